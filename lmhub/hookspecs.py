@@ -1,0 +1,109 @@
+"""The hooks. A plugin implements any of them with `lmhub.hookimpl`; all are called at start-up or once per request.
+
+None runs per token. Collecting hooks are called plugin by plugin, so that one which raises is reported by name and the
+others still count. In `firstresult` hooks plugins answer in the order of their names and the core answers last; returning
+None passes. docs/hooks.md shows a runnable example of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    import numpy as np
+    import typer
+
+    from lmhub.dialect import Dialect
+    from lmhub.family import Family, ThinkMarkers, ToolStyle
+    from lmhub.gguf import GGUFFile
+    from lmhub.hub import Hub
+    from lmhub.loaded import LoadedModel
+    from lmhub.tokenize import Tokenizer
+    from lmhub.types import ChatRequest, Event, GenerationRecord, GenerationRequest
+
+hookspec = pluggy.HookspecMarker("lmhub")
+hookimpl = pluggy.HookimplMarker("lmhub")
+
+
+@hookspec
+def lmhub_families() -> Sequence[Family]:  # type: ignore[empty-body]
+    """The model families that this plugin can load. Called once; records only, no file access and no kernels.
+
+    Two plugins that claim one architecture are an error which names both.
+    """
+
+
+@hookspec(firstresult=True)
+def lmhub_tokenizer(model_file: GGUFFile) -> Tokenizer | None:
+    """The tokenizer of this file, or None to pass. Called once per loaded model, on the loading thread.
+
+    The core answers last with its BPE and SPM implementations.
+    """
+
+
+@hookspec
+def lmhub_validate(model: LoadedModel, request: ChatRequest) -> None:
+    """Raise RequestError to refuse a request before it is rendered or queued. Event-loop thread: be cheap."""
+
+
+@hookspec(firstresult=True)
+def lmhub_generate(model: LoadedModel, request: GenerationRequest) -> AsyncIterator[Event] | None:
+    """The events of one reply, or None to pass. The core answers last with the model's engine.
+
+    A hook wrapper can log, cache or moderate what comes out. Event-loop thread; closing the iterator cancels.
+    """
+
+
+@hookspec(firstresult=True)
+def lmhub_tool_style(model: LoadedModel) -> ToolStyle | None:
+    """How this model writes its tool calls, or None to pass. Called once per loaded model.
+
+    The core answers last with the family's record.
+    """
+
+
+@hookspec(firstresult=True)
+def lmhub_think_markers(model: LoadedModel) -> ThinkMarkers | None:
+    """How this model delimits its reasoning, or None to pass. Called once per loaded model.
+
+    The core answers last with the family's record.
+    """
+
+
+@hookspec
+def lmhub_dialects() -> Sequence[Dialect]:  # type: ignore[empty-body]
+    """HTTP dialects: routes, parse, encode. The built-in ones register through this hook. Called when a server starts."""
+
+
+@hookspec
+def lmhub_commands(cli: typer.Typer) -> None:
+    """Add CLI commands to `cli`. Called when the CLI starts: import heavy things inside the commands."""
+
+
+@hookspec
+def lmhub_logits_processors(  # type: ignore[empty-body]
+    model: LoadedModel, request: GenerationRequest
+) -> Sequence[Callable[[np.ndarray, Sequence[int]], None]]:
+    """Functions `(logits, history)` that edit a row of logits in place before sampling. Called once per request.
+
+    `logits` is float32 `(n_vocab,)`; `history` holds the prompt and the reply so far. They run on the engine's thread, in the
+    order of the plugins' names.
+    """
+
+
+@hookspec
+def lmhub_startup(hub: Hub) -> None:
+    """The server is about to accept requests. Must not block."""
+
+
+@hookspec
+def lmhub_shutdown(hub: Hub) -> None:
+    """The engines have stopped: release what `lmhub_startup` acquired. Exceptions are logged, never raised."""
+
+
+@hookspec
+def lmhub_generation_finished(record: GenerationRecord) -> None:
+    """One generation ended. Engine thread: must not block. For metrics and logs."""

@@ -1,0 +1,248 @@
+"""Which file goes to which family, and the models that are being served.
+
+The hub owns the plugins, the loaded models and their engines. It knows no HTTP and no architecture.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lmhub.engine import Engine
+from lmhub.errors import LmhubError, PluginError, UnknownModel, UnsupportedModel
+from lmhub.family import Family, LoadOptions
+from lmhub.gguf import GGUFFile, open_gguf
+from lmhub.hookspecs import hookimpl
+from lmhub.loaded import LoadedModel, default_sampling
+from lmhub.model import MemoryPlan
+from lmhub.plugins import Plugins
+from lmhub.settings import EngineSettings
+from lmhub.types import ChatRequest, Event, GenerationRecord, GenerationRequest
+
+log = logging.getLogger("lmhub")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A family, and the plugin that brought it."""
+
+    family: Family
+    plugin: str
+    distribution: str
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A loaded model and the engine that runs it."""
+
+    model: LoadedModel
+    engine: Engine
+
+
+class Hub:
+    """Plugins, families and served models. One per process is usual; several may live side by side."""
+
+    def __init__(self, *, entry_points: bool = True, blocked: Iterable[str] = (), strict: bool = False) -> None:
+        self.plugins = Plugins(blocked=blocked, strict=strict)
+        self.plugins.register(_CoreAnswers(self), "core")
+        if entry_points:
+            self.plugins.load_entry_points()
+        self._served: dict[str, Served] = {}
+        self._claims: dict[str, Claim] | None = None
+
+    # --- families ----------------------------------------------------------------------------------------------------
+
+    @property
+    def claims(self) -> dict[str, Claim]:
+        """Architecture -> who serves it. Raises PluginError when two plugins claim one."""
+        if self._claims is None:
+            claims: dict[str, Claim] = {}
+            for plugin, families in self.plugins.call_each("lmhub_families"):
+                for family in families:
+                    self._claim(claims, Claim(family, plugin, self.plugins.infos[plugin].distribution))
+            self._claims = claims
+        return self._claims
+
+    @staticmethod
+    def _claim(claims: dict[str, Claim], claim: Claim) -> None:
+        for arch in claim.family.archs:
+            if arch in claims:
+                raise PluginError(
+                    f"{claims[arch].distribution} and {claim.distribution} both serve the architecture {arch}; "
+                    f"uninstall one, or leave one out with --block {claim.plugin}"
+                )
+            claims[arch] = claim
+
+    def claim_for(self, file: GGUFFile) -> Claim:
+        """The family that serves this file. Raises UnsupportedModel naming what to install."""
+        arch = file.architecture
+        if arch not in self.claims:
+            broken = [i for i in self.plugins.infos.values() if i.state == "broken"]
+            hint = f"; {broken[0].title} is installed but broken: {broken[0].problem}" if broken else ""
+            known = ", ".join(sorted(self.claims)) or "none"
+            raise UnsupportedModel(
+                f"{file.path.name} holds the architecture {arch!r}, which no installed plugin serves (served: {known}); "
+                f"install the plugin of that family, by custom named lmhub-{_slug(arch)}{hint}"
+            )
+        return self.claims[arch]
+
+    # --- models ------------------------------------------------------------------------------------------------------
+
+    def plan(self, file: GGUFFile, settings: EngineSettings) -> tuple[Claim, LoadOptions, MemoryPlan]:
+        """What loading this file would take, from its metadata alone."""
+        claim = self.claim_for(file)
+        trained = file.metadata.get(f"{file.architecture}.context_length")
+        ctx = min(settings.ctx, trained) if isinstance(trained, int) and trained > 0 else settings.ctx
+        options = LoadOptions(n_ctx=ctx, kv_dtype=settings.kv_dtype)
+        if claim.family.plan is None:
+            return claim, options, MemoryPlan(file.nbytes, 0, 0)
+        return claim, options, _resolve(claim.family.plan, claim)(file, options)
+
+    def load(self, path: str | Path, settings: EngineSettings, progress: Progress | None = None) -> Served:
+        """Open, load and serve a model file; blocks until it can answer. Raises LmhubError."""
+        file = open_gguf(path)
+        claim, options, plan = self.plan(file, settings)
+        model = _resolve(claim.family.load, claim)(file, replace(options, progress=progress))
+        tokenizer = self.plugins.call_first("lmhub_tokenizer", model_file=file)
+        facts = file.facts()
+        loaded = LoadedModel(
+            id=self._free_id(file),
+            family=claim.family,
+            distribution=claim.distribution,
+            metadata=file.metadata,
+            model=model,
+            tokenizer=tokenizer,
+            n_ctx=options.n_ctx,
+            plan=plan,
+            created=int(file.path.stat().st_mtime),
+            n_params=facts.n_params,
+            nbytes=facts.nbytes,
+            quantization=next(iter(facts.types), "none"),
+            sampling=default_sampling(claim.family, file.metadata),
+        )
+        return self.serve(loaded, settings)
+
+    def serve(self, loaded: LoadedModel, settings: EngineSettings) -> Served:
+        """Complete a loaded model with what the hooks say of it, and start its engine."""
+        from lmhub.chat.prompt import ChatFormat
+
+        loaded.think = self.plugins.call_first("lmhub_think_markers", model=loaded)
+        loaded.tools = self.plugins.call_first("lmhub_tool_style", model=loaded)
+        if loaded.chat is None:
+            loaded.chat = ChatFormat.from_metadata(
+                loaded.metadata, loaded.tokenizer, think=loaded.think, tools=loaded.tools
+            )
+        engine = Engine(
+            loaded.model,
+            tokenizer=loaded.tokenizer,
+            n_ctx=loaded.n_ctx,
+            batch=settings.batch,
+            queue=settings.queue,
+            model_id=loaded.id,
+            family=loaded.family.name,
+            on_finished=self._finished,
+        )
+        served = Served(loaded, engine)
+        self._served[loaded.id] = served
+        return served
+
+    @property
+    def models(self) -> list[LoadedModel]:
+        """The served models, in the order in which they were loaded."""
+        return [served.model for served in self._served.values()]
+
+    def acquire(self, name: str | None) -> Served:
+        """The model that a request means: the only one whatever it is called, or the one of that name."""
+        if len(self._served) == 1:
+            return next(iter(self._served.values()))
+        if name in self._served:
+            return self._served[name]
+        raise UnknownModel(
+            f"model {str(name)[:200]!r} is not served here; served: {', '.join(self._served) or 'none'}", param="model"
+        )
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, served: Served, request: ChatRequest, id: str) -> GenerationRequest:
+        """Let the plugins validate, then render and tokenize. Raises RequestError."""
+        self.plugins.call_each("lmhub_validate", model=served.model, request=request)
+        return self.process(served, served.model.prepare(request, id))
+
+    def process(self, served: Served, request: GenerationRequest) -> GenerationRequest:
+        """Attach what `lmhub_logits_processors` asks for."""
+        answers = self.plugins.call_each("lmhub_logits_processors", model=served.model, request=request)
+        return replace(request, processors=tuple(one for _, processors in answers for one in processors))
+
+    def generate(self, served: Served, request: GenerationRequest) -> AsyncIterator[Event]:
+        """The events of one reply; closing the iterator cancels. Raises QueueFull or ShuttingDown."""
+        events: AsyncIterator[Event] = self.plugins.call_first("lmhub_generate", model=served.model, request=request)
+        return events
+
+    def close(self, grace_s: float = 0.0) -> None:
+        """Stop every engine and release the models."""
+        for served in self._served.values():
+            served.engine.stop(grace_s)
+            served.model.model.close()
+        self._served.clear()
+
+    def _finished(self, record: GenerationRecord) -> None:
+        self.plugins.call_each("lmhub_generation_finished", record=record)
+
+    def _free_id(self, file: GGUFFile) -> str:
+        stem = re.sub(r"-\d{5}-of-\d{5}$", "", file.path.stem)
+        taken = sum(1 for name in self._served if name == stem or name.rpartition("#")[0] == stem)
+        return f"{stem}#{taken + 1}" if taken else stem
+
+
+class _CoreAnswers:
+    """The core's own hook implementations: they answer last."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    @hookimpl(trylast=True)
+    def lmhub_tokenizer(self, model_file: GGUFFile) -> Any:
+        from lmhub.tokenize import load_tokenizer
+
+        return load_tokenizer(model_file.metadata)
+
+    @hookimpl(trylast=True)
+    def lmhub_generate(self, model: LoadedModel, request: GenerationRequest) -> AsyncIterator[Event]:
+        return self._hub.acquire(model.id).engine.generate(request)
+
+    @hookimpl(trylast=True)
+    def lmhub_tool_style(self, model: LoadedModel) -> Any:
+        return model.family.tools
+
+    @hookimpl(trylast=True)
+    def lmhub_think_markers(self, model: LoadedModel) -> Any:
+        return model.family.think
+
+    @hookimpl
+    def lmhub_dialects(self) -> Any:
+        from lmhub.server.openai_chat import DIALECT
+
+        return [DIALECT]
+
+
+def _slug(arch: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", arch.lower()).strip("-")[:40]
+
+
+def _resolve(reference: str, claim: Claim) -> Callable[..., Any]:
+    """The object behind "module:name". Raises PluginError naming the distribution."""
+    module, _, name = reference.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), name)
+    except LmhubError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{claim.distribution} cannot be loaded: {type(error).__name__}: {error}; reinstall it") from error
+    return found

@@ -1,0 +1,130 @@
+/* lmk.h: the lmhub kernel API, the only header that a family plugin sees.
+ *
+ * The core extension owns instruction-set dispatch, the thread pool and the kernels, and hands them out as one table of
+ * function pointers. Members are appended, never moved or removed: bump LMK_ABI_MINOR to append, LMK_ABI_MAJOR to break.
+ *
+ * Conventions
+ *   - Matrices are row-major; `(n, d)` in a comment is a shape, the last index is contiguous.
+ *   - A "row" is one position of one sequence in the current step. Every op treats rows independently: the bits of a row's
+ *     result depend on nothing but that row's input (not on n, on the other rows, on the thread count).
+ *   - Ops that can fail return 0 or -1 and leave a sentence for lmk_last_error(); forwards pass it on.
+ *   - Memory from alloc() belongs to the context's arena and lives until release() or the end of the step.
+ *
+ * The part between the cdef marks is also what cffi reads, so it holds no preprocessor but integer #defines.
+ */
+#ifndef LMK_H
+#define LMK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef: begin */
+#define LMK_ABI_MAJOR 1
+#define LMK_ABI_MINOR 0
+
+#define LMK_ABORTED 1              /* a forward's return value when abort was asked for between layers; no cache moved */
+
+#define LMK_ROPE_HALVES 0          /* rotate (j, j + n_pairs): NEOX */
+#define LMK_ROPE_PAIRS 1           /* rotate (2j, 2j + 1): interleaved */
+
+#define LMK_WANT_NONE 0            /* logits of no row of the span, of its last row, of all its rows */
+#define LMK_WANT_LAST 1
+#define LMK_WANT_ALL 2
+
+typedef struct lmk_ctx lmk_ctx;    /* one per loaded model: arena, abort flag; the thread pool behind it is shared */
+
+typedef struct lmk_weight {        /* n_expert matrices of (rows, cols); a plain matrix has n_expert = 1 */
+    int32_t type;                  /* GGML type id of `data` */
+    int32_t n_expert;
+    int64_t rows, cols;
+    const void *data;              /* file layout, (n_expert, rows, cols) */
+    const void *packed;            /* the kernels' own layout, or NULL when the kernels read `data` */
+} lmk_weight;
+
+typedef struct lmk_kv {            /* the KV cache of one sequence over n_layer attention layers of one geometry */
+    void *k;                       /* (n_layer, n_kv, capacity, k_dim) */
+    void *v;                       /* (n_layer, n_kv, capacity, v_dim) */
+    int32_t dtype;                 /* GGML type id: 0 = F32, 1 = F16 */
+    int32_t n_layer, n_kv, k_dim, v_dim;
+    int64_t capacity;              /* positions */
+} lmk_kv;
+
+typedef struct lmk_span {          /* one sequence's share of a step */
+    lmk_kv *kv;
+    int64_t n_past;                /* positions already in kv; the span's row j sits at position n_past + j */
+    int32_t row;                   /* index of the span's first row within the step */
+    int32_t n;                     /* rows */
+    int32_t want;                  /* LMK_WANT_* */
+} lmk_span;
+
+typedef struct lmk_route {         /* which experts each of n rows goes to */
+    int64_t n;
+    int32_t k;                     /* experts per row */
+    int32_t *expert;               /* (n, k), ascending within a row */
+    float *weight;                 /* (n, k) */
+} lmk_route;
+/* cdef: end */
+
+typedef void (*lmk_range_fn)(void *arg, int64_t begin, int64_t end, int thread);
+
+typedef struct lmk_api {
+    uint32_t abi_major, abi_minor;
+    uint64_t size;                 /* sizeof(lmk_api) of the core that filled the table */
+    const char *isa;               /* "ref", "avx2", "avx512", "amx", "neon" */
+
+    /* since 1.0: runtime */
+    int (*fail)(const char *format, ...);                                   /* record the sentence, return -1 */
+    int (*aborted)(lmk_ctx *c);                                             /* 1 after lmk_abort(c): return LMK_ABORTED */
+    void *(*alloc)(lmk_ctx *c, size_t bytes);                               /* 64-byte aligned; NULL when memory is out */
+    size_t (*mark)(lmk_ctx *c);
+    void (*release)(lmk_ctx *c, size_t mark);                               /* frees what was allocated after the mark */
+    void (*parallel_for)(lmk_ctx *c, int64_t n, int64_t grain, lmk_range_fn fn, void *arg);
+
+    /* since 1.0: linear. y = x Wᵀ */
+    int (*get_rows)(lmk_ctx *c, float *y, const lmk_weight *w, const int32_t *ids, int64_t n);   /* y (n, cols) */
+    int (*linear)(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n);         /* y (n, rows), x (n, cols) */
+
+    /* since 1.0: mixture of experts. route: softmax over all logits (n, n_expert), the k largest (ties: lowest id),
+     * renormalised by max(sum, 2^-14); r->expert and r->weight must have room for (n, k). linear_experts: y (n*k, rows);
+     * x is (n, cols), or (n*k, cols) when per_slot is 1. moe_sum: y (n, dim) += sum over slots in ascending expert id. */
+    int (*route)(lmk_ctx *c, lmk_route *r, const float *logits, int64_t n_expert);
+    int (*linear_experts)(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r);
+    void (*moe_sum)(lmk_ctx *c, float *y, const float *slots, const lmk_route *r, int64_t dim);
+
+    /* since 1.0: element-wise and per-row. `ld` is the distance between rows in floats. In place where y == x. */
+    void (*rms_norm)(lmk_ctx *c, float *y, const float *x, const float *w, int64_t n, int64_t dim, float eps);
+    void (*silu_mul)(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld);
+    void (*add)(lmk_ctx *c, float *y, const float *x, int64_t count);                            /* y += x */
+    void (*add_bias)(lmk_ctx *c, float *y, const float *b, int64_t n, int64_t dim);              /* every row += b (dim) */
+
+    /* since 1.0: positions. angles: (cos, sin) * magnitude of pos * inv_freq[j], in double, stored as (n, n_pairs, 2).
+     * rope: x (n, n_head * head_dim) in place; entries from 2 * n_pairs on pass through. */
+    void (*rope_angles)(lmk_ctx *c, float *cs, const lmk_span *spans, int32_t n_spans, const double *inv_freq,
+                        int32_t n_pairs, double magnitude);
+    void (*rope)(lmk_ctx *c, float *x, const float *cs, int64_t n, int32_t n_head, int32_t head_dim, int32_t n_pairs,
+                 int32_t pairing);
+
+    /* since 1.0: attention over layer `il` of each span's cache. kv_append writes k (n, n_kv * k_dim) and v at the spans'
+     * positions. attend: causal softmax(scale * q kᵀ) v, consecutive query heads share a kv head; window > 0 keeps the
+     * last `window` positions (own one included). q (n, n_head * k_dim), y (n, n_head * v_dim). */
+    void (*kv_append)(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v);
+    void (*attend)(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans,
+                   int32_t n_head, float scale, int64_t window);
+} lmk_api;
+
+/* One translation unit per plugin: the pointer is set once by lmk_bind, which the core's native.bind() calls. */
+#ifndef LMK_CORE
+static const lmk_api *lmk;
+
+/* Returns 0 when bound, -1 for another major version, -2 when the core is older than the plugin. */
+int lmk_bind(uintptr_t table)
+{
+    const lmk_api *api = (const lmk_api *)table;
+    if (api->abi_major != LMK_ABI_MAJOR) return -1;
+    if (api->abi_minor < LMK_ABI_MINOR) return -2;
+    lmk = api;
+    return 0;
+}
+#endif
+
+#endif

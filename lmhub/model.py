@@ -1,0 +1,123 @@
+"""What a family implements: a sequence's `State`, and one of two model contracts.
+
+Both contracts end in the same fact: a step commits zero or more tokens. The engine above knows nothing else of a model.
+One thread, the engine's, touches a model and its states; nothing here locks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Want = Literal["none", "last", "all"]
+
+
+class State(ABC):
+    """The memory of one sequence: its KV cache, its recurrent state, or both."""
+
+    n_tokens: int  # committed positions
+    capacity: int  # positions that fit
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes reserved for this sequence (they commit lazily)."""
+
+    @abstractmethod
+    def truncate(self, n_tokens: int) -> bool:
+        """Forget everything from position `n_tokens` on. False when this state cannot rewind; it is then unchanged."""
+
+    @abstractmethod
+    def copy_prefix(self, other: State, n_tokens: int) -> bool:
+        """Become a copy of `other` cut to `n_tokens`. False when that is impossible; this state is then empty."""
+
+    def checkpoint(self) -> Any:
+        """A saved copy of what `truncate` cannot bring back, for families that cannot rewind. None where none is needed."""
+        return None
+
+    def restore(self, checkpoint: Any, n_tokens: int) -> bool:
+        """Go back to `checkpoint`, taken when `n_tokens` positions were committed."""
+        return self.truncate(n_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One sequence's share of a step: tokens to append to `state`, and whose logits are wanted."""
+
+    state: State
+    tokens: Sequence[int]
+    want: Want = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a loaded model costs, in bytes. `weights_mapped` is page cache and can be reclaimed."""
+
+    weights_mapped: int
+    weights_packed: int
+    state: int  # one sequence at the planned context
+
+
+class CausalLM(ABC):
+    """A model that predicts the next token of every row.
+
+    Row invariance: the logits of a row are bit-identical whatever else shares the step, however the prompt was cut into
+    chunks and however many threads ran. A family that cannot promise it sets `row_invariant = False`.
+    """
+
+    n_vocab: int
+    n_ctx_train: int
+    row_invariant: bool = True
+
+    @abstractmethod
+    def new_state(self, n_ctx: int) -> State:
+        """An empty state with room for `n_ctx` positions."""
+
+    @abstractmethod
+    def forward(self, chunks: Sequence[Chunk]) -> np.ndarray:
+        """One step over a ragged batch: appends every chunk to its state.
+
+        Returns float32 `(n_wanted, n_vocab)` in chunk order; the array is valid until the next call. No state may occur
+        twice. Raises KernelError with every state unchanged when the step fails, GenerationError when it was aborted.
+        """
+
+    def abort(self) -> None:
+        """Make a running `forward` return early, from any thread (shutdown); the next one runs normally."""
+
+    def close(self) -> None:
+        """Release weights. States must not be used afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A canvas that has settled: `tokens` are final."""
+
+    tokens: tuple[int, ...]
+
+
+class BlockLM(ABC):
+    """A diffusion model: denoises a canvas of `block_size` positions in passes, then commits it as a whole."""
+
+    n_vocab: int
+    n_ctx_train: int
+    block_size: int
+
+    @abstractmethod
+    def new_state(self, n_ctx: int) -> State:
+        """An empty causal state with room for `n_ctx` positions."""
+
+    @abstractmethod
+    def encode(self, state: State, tokens: Sequence[int]) -> None:
+        """Causal pass over prompt tokens or over a committed block."""
+
+    @abstractmethod
+    def denoise(self, state: State, canvas: Any) -> Block | None:
+        """One pass over the canvas; the block once it has settled."""
+
+    def close(self) -> None:
+        """Release weights."""
