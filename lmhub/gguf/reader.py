@@ -1,0 +1,291 @@
+"""Opens a GGUF model: `open_gguf(path)` gives metadata and tensors, as views of a read-only memory mapping.
+
+Joins split files and turns every kind of damage into one `ModelFileError` sentence. Knows no architecture, and imports
+numpy only when a tensor's bytes are asked for, so that looking at a file stays cheap. `parse.py` reads the bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lmhub.errors import ModelFileError
+from lmhub.gguf.parse import Damaged, Header, TensorInfo, parse, shown
+from lmhub.gguf.types import GGMLType
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf\Z")
+
+
+def _error(path: Path, what: str, fix: str) -> ModelFileError:
+    return ModelFileError(f"{shown(str(path), 1024)}: {what}; {fix}.")
+
+
+class _Part:
+    """One mapped file. Views keep the mapping alive by themselves; `close` only drops the part's own hold on it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.map: mmap.mmap | None = _map(path)
+        self.nbytes = len(self.map)
+        try:
+            self.header: Header = parse(self.map)
+        except Damaged as damage:
+            self.close()
+            raise _error(path, str(damage), "download or convert the file again") from None
+
+    def mapped(self) -> mmap.mmap:
+        if self.map is None:
+            raise ModelFileError(f"{shown(str(self.path), 1024)}: the file has been closed; open it again.")
+        return self.map
+
+    def close(self) -> None:
+        if self.map is not None:
+            with suppress(BufferError):  # a view is still in use: the mapping goes when the last one does
+                self.map.close()
+            self.map = None
+
+
+def _map(path: Path) -> mmap.mmap:
+    try:
+        # Non-blocking, so that a named pipe is refused below instead of waited for.
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        reason = (error.strerror or "unknown error").lower()
+        raise _error(path, f"it cannot be opened ({reason})", "check the path and its permissions") from None
+    except ValueError:
+        raise _error(path, "the path holds a NUL character", "check the path") from None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise _error(path, "it is not a regular file", "give the path of a .gguf file")
+        if info.st_size == 0:
+            raise _error(path, "the file is empty", "download or convert it again")
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        reason = (error.strerror or "unknown error").lower()
+        raise _error(path, f"it cannot be mapped into memory ({reason})", "copy it to a local disk") from None
+    finally:
+        os.close(fd)
+
+
+class Tensor:
+    """One tensor of a file: what it is, and where its bytes lie. `shape` has the slowest dimension first."""
+
+    __slots__ = ("_info", "_part")
+
+    def __init__(self, info: TensorInfo, part: _Part):
+        self._info = info
+        self._part = part
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    @property
+    def type(self) -> GGMLType:
+        return self._info.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._info.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self._info.nbytes
+
+    @property
+    def n_elements(self) -> int:
+        return self._info.nbytes // self._info.type.block_bytes * self._info.type.block_elements
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Read-only uint8[nbytes] on the mapping: no copy, a stable address, valid even after the file is closed."""
+        import numpy as np
+
+        return np.frombuffer(self._part.mapped(), np.uint8, self._info.nbytes, self._info.offset)
+
+    def release(self) -> None:
+        """Let the system drop this tensor's pages from memory. Reading `data` again brings them back from the file."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            start = self._info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self._part.mapped().madvise(mmap.MADV_DONTNEED, start, self._info.offset + self._info.nbytes - start)
+
+    def __repr__(self) -> str:
+        return f"<Tensor {shown(self.name)} {self.type.name} {self.shape}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeShare:
+    """How much of a file one tensor type makes up."""
+
+    n_tensors: int
+    n_params: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What `lmhub show` says about the tensors. `types` maps a type's name to its share, the largest first."""
+
+    n_tensors: int
+    n_params: int
+    nbytes: int
+    types: Mapping[str, TypeShare]
+
+
+class GGUFFile:
+    """An open model of one or more files. Use it as a context manager, or call `close`.
+
+    `metadata` is that of the first part, arrays as lists. `tensors` maps names to tensors of all parts, in file order.
+    """
+
+    def __init__(self, parts: list[_Part]):
+        self._parts = parts
+        first = parts[0]
+        self.path = first.path
+        self.paths = tuple(part.path for part in parts)
+        self.version = first.header.version
+        self.alignment = first.header.alignment
+        self.metadata = first.header.metadata
+        self.nbytes = sum(part.nbytes for part in parts)
+        self.tensors: dict[str, Tensor] = {}
+        for part in parts:
+            for info in part.header.tensors:
+                if info.name in self.tensors:
+                    what = f"the tensor {shown(info.name)} is in another part as well"
+                    raise _error(part.path, what, "download all parts of the same model again")
+                self.tensors[info.name] = Tensor(info, part)
+
+    @property
+    def architecture(self) -> str:
+        """The value of `general.architecture`."""
+        return self.require("general.architecture", str)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The raw value of a metadata key, whatever its type."""
+        return self.metadata.get(key, default)
+
+    def require(self, key: str, kind: type[T]) -> T:
+        """The value of a key that must be there, as int, float, bool, str or list. `ModelFileError` if it is not.
+
+        A float may be stored as an integer; nothing else is converted.
+        """
+        if key not in self.metadata:
+            raise _error(self.path, f"the metadata key {shown(key)} is missing", "convert the model again")
+        value = self.metadata[key]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            what = f"the metadata key {shown(key)} holds {type(value).__name__} where {kind.__name__} is expected"
+            raise _error(self.path, what, "convert the model again")
+        return value
+
+    def optional(self, key: str, kind: type[T], default: T) -> T:
+        """Like `require`, but an absent key gives `default`."""
+        return self.require(key, kind) if key in self.metadata else default
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name. `ModelFileError` if it is missing."""
+        if name not in self.tensors:
+            raise _error(self.path, f"the tensor {shown(name)} is missing", "convert the model again")
+        return self.tensors[name]
+
+    def facts(self) -> Facts:
+        """Parameter count and quantisation mix, from the directory alone."""
+        groups: dict[str, list[Tensor]] = {}
+        for tensor in self.tensors.values():
+            groups.setdefault(tensor.type.name, []).append(tensor)
+        shares = [
+            (name, TypeShare(len(group), sum(t.n_elements for t in group), sum(t.nbytes for t in group)))
+            for name, group in groups.items()
+        ]
+        shares.sort(key=lambda share: (-share[1].nbytes, share[0]))
+        n_params = sum(share.n_params for _, share in shares)
+        nbytes = sum(share.nbytes for _, share in shares)
+        return Facts(len(self.tensors), n_params, nbytes, MappingProxyType(dict(shares)))
+
+    def close(self) -> None:
+        """Give the files back. Views that were handed out stay valid until they are dropped."""
+        for part in self._parts:
+            part.close()
+
+    def __enter__(self) -> GGUFFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<GGUFFile {self.path.name} of {len(self.tensors)} tensors>"
+
+
+def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
+    """Map a GGUF file of version 2 or 3, or all parts of a split one when any part is given. Nothing is copied.
+
+    Raises `ModelFileError`, one sentence that names the file, what is wrong with it and what to do.
+    """
+    given = _Part(Path(path))
+    parts = [given]
+    try:
+        count = given.header.metadata.get("split.count", 1)
+        if type(count) is not int or count < 0:
+            raise _error(given.path, "its split.count is not a number of parts", "download the file again")
+        if count > 1:
+            parts = _all_parts(given, count)
+        return GGUFFile(parts)
+    except BaseException:
+        for part in parts:
+            part.close()
+        raise
+
+
+def _all_parts(given: _Part, count: int) -> list[_Part]:
+    """Every part in order. `given` is one of them, already open."""
+    match = _PART.search(given.path.name)
+    if match is None or int(match[2]) != count:
+        what = f"it is one of {count} parts of a model, but its name does not say which"
+        raise _error(given.path, what, f"rename the parts to NAME-00001-of-{count:05}.gguf and so on")
+    stem = given.path.name[: match.start()]
+    paths = [given.path.with_name(f"{stem}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        named = ", ".join(shown(name, 255) for name in missing[:8]) + (" and more" if len(missing) > 8 else "")
+        what = f"{len(missing)} of the model's {count} parts are missing ({named})"
+        raise _error(given.path, what, "put all parts into the same folder")
+    parts: list[_Part] = []
+    try:
+        for index, path in enumerate(paths):
+            part = given if path == given.path else _Part(path)
+            parts.append(part)
+            _check_part(part, index, count)
+        total = parts[0].header.metadata.get("split.tensors.count")
+        found = sum(len(part.header.tensors) for part in parts)
+        if total is not None and total != found:
+            what = f"its parts hold {found} tensors instead of {total}"
+            raise _error(parts[0].path, what, "download all parts of the same model again")
+    except BaseException:
+        for part in parts:
+            part.close()
+        raise
+    return parts
+
+
+def _check_part(part: _Part, index: int, count: int) -> None:
+    metadata = part.header.metadata
+    if metadata.get("split.count") != count or metadata.get("split.no") != index:
+        what = f"its split.no and split.count do not say that it is part {index + 1} of {count}"
+        raise _error(part.path, what, "download this part again, under its own name")
