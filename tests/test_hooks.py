@@ -1,0 +1,213 @@
+"""Every hook: documented with its exact signature, and called when and as its specification says."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl, hookspecs
+from lmhub.errors import PluginError, RequestError
+from lmhub.hub import Hub
+from lmhub.testing import fake_loaded
+from lmhub.types import ChatRequest, Finish, Message, Text, TextDelta, Usage
+
+ROOT = Path(__file__).parents[1]
+HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("lmhub_"))
+
+
+def plugin(**hooks: Any) -> SimpleNamespace:
+    """A plugin object from keyword arguments."""
+    return SimpleNamespace(**{name: hookimpl(function) for name, function in hooks.items()})
+
+
+def hub_with(*plugins: SimpleNamespace) -> Hub:
+    hub = Hub(entry_points=False)
+    for index, one in enumerate(plugins):
+        hub.plugins.register(one, f"plugin{index}")
+    return hub
+
+
+def ask(text: str = "hi", **fields: Any) -> ChatRequest:
+    return ChatRequest(messages=(Message("user", (Text(text),)),), **fields)
+
+
+async def reply(hub: Hub, request: ChatRequest) -> list[Any]:
+    served = hub.acquire(None)
+    return [event async for event in hub.generate(served, hub.prepare(served, request, "r1"))]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_is_documented(name: str) -> None:
+    arguments = ", ".join(inspect.signature(getattr(hookspecs, name)).parameters)
+    assert f"## `{name}({arguments})`" in (ROOT / "docs" / "hooks.md").read_text()
+    assert inspect.getdoc(getattr(hookspecs, name)), name
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_is_tested(name: str) -> None:
+    assert f"def test_{name.removeprefix('lmhub_')}" in Path(__file__).read_text()
+
+
+def test_families_claim_architectures() -> None:
+    hub = hub_with(plugin(lmhub_families=lambda: [Family("a", ("arch-a",), "m:load", caps=Caps())]))
+    assert hub.claims["arch-a"].plugin == "plugin0"
+
+
+def test_families_conflict_names_both() -> None:
+    one = plugin(lmhub_families=lambda: [Family("a", ("arch-a",), "m:load")])
+    two = plugin(lmhub_families=lambda: [Family("b", ("arch-a",), "m:load")])
+    with pytest.raises(PluginError, match="plugin0 and plugin1 both serve the architecture arch-a"):
+        hub_with(one, two).claims  # noqa: B018
+
+
+def test_families_failure_is_isolated(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Any:
+        raise RuntimeError("boom")
+
+    with caplog.at_level(logging.WARNING, "lmhub"):
+        hub = hub_with(plugin(lmhub_families=broken), plugin(lmhub_families=lambda: [Family("b", ("arch-b",), "m:load")]))
+        assert set(hub.claims) == {"arch-b"}
+    assert hub.plugins.infos["plugin0"].state == "broken"
+    assert "plugin0" in caplog.text
+    assert "boom" in caplog.text
+
+
+def test_tokenizer_first_answer_wins() -> None:
+    mine = object()
+    file = SimpleNamespace(metadata={})
+    hub = hub_with(plugin(lmhub_tokenizer=lambda model_file: None), plugin(lmhub_tokenizer=lambda model_file: mine))
+    assert hub.plugins.call_first("lmhub_tokenizer", model_file=file) is mine
+
+
+def test_validate_refuses_before_the_queue() -> None:
+    def refuse(model: Any, request: ChatRequest) -> None:
+        raise RequestError("no questions today", param="messages")
+
+    hub = hub_with(plugin(lmhub_validate=refuse))
+    with fake_loaded(hub, "hello"), pytest.raises(RequestError, match="no questions today"):
+        asyncio.run(reply(hub, ask()))
+
+
+def test_generate_can_be_replaced() -> None:
+    async def canned() -> Any:
+        yield TextDelta("from the cache")
+        yield Finish("stop", Usage(1, 1))
+
+    hub = hub_with(plugin(lmhub_generate=lambda model, request: canned()))
+    with fake_loaded(hub, "hello"):
+        events = asyncio.run(reply(hub, ask()))
+    assert events[0] == TextDelta("from the cache")
+
+
+def test_generate_core_answers_last() -> None:
+    hub = hub_with(plugin(lmhub_generate=lambda model, request: None))
+    with fake_loaded(hub, "hello"):
+        events = asyncio.run(reply(hub, ask()))
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "hello"
+    assert isinstance(events[-1], Finish)
+
+
+def test_tool_style_overrides_the_family() -> None:
+    style = ToolStyle("mine", "<call>", "</call>", "m:parse")
+    hub = hub_with(plugin(lmhub_tool_style=lambda model: style))
+    with fake_loaded(hub, "hello") as served:
+        assert served.model.tools is style
+
+
+def test_think_markers_override_the_family() -> None:
+    markers = ThinkMarkers("<reason>", "</reason>")
+    hub = hub_with(plugin(lmhub_think_markers=lambda model: markers))
+    with fake_loaded(hub, "hello") as served:
+        assert served.model.think is markers
+
+
+def test_dialects_are_collected() -> None:
+    hub = hub_with(plugin(lmhub_dialects=lambda: ["mine"]))
+    assert [d for name, dialects in hub.plugins.call_each("lmhub_dialects") if name == "plugin0" for d in dialects] == ["mine"]
+
+
+def test_commands_reach_the_cli() -> None:
+    from typer.testing import CliRunner
+
+    from lmhub.cli import create_cli
+
+    def add(cli: Any) -> None:
+        cli.command("greet")(lambda: print("hello from a plugin"))
+
+    result = CliRunner().invoke(create_cli(hub_with(plugin(lmhub_commands=add)).plugins), ["greet"])
+    assert result.exit_code == 0, result.output
+    assert "hello from a plugin" in result.output
+
+
+def test_logits_processors_steer_the_reply() -> None:
+    def processors(model: Any, request: Any) -> list[Any]:
+        def only_z(logits: Any, history: Any) -> None:
+            logits[:] = -1e9
+            logits[ord("z")] = 0.0
+
+        return [only_z]
+
+    hub = hub_with(plugin(lmhub_logits_processors=processors))
+    with fake_loaded(hub, "hello"):
+        events = asyncio.run(reply(hub, ask(max_tokens=3)))
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "zzz"
+
+
+def test_startup_and_shutdown_surround_a_server() -> None:
+    from starlette.testclient import TestClient
+
+    from lmhub.server import create_app
+    from lmhub.settings import ServerSettings
+
+    seen: list[str] = []
+    hub = hub_with(
+        plugin(lmhub_startup=lambda hub: seen.append("startup"), lmhub_shutdown=lambda hub: seen.append("shutdown"))
+    )
+    with fake_loaded(hub, "hello"), TestClient(create_app(hub, ServerSettings())):
+        assert seen == ["startup"]
+    assert seen == ["startup", "shutdown"]
+
+
+def test_startup_alone_is_enough() -> None:
+    assert hub_with(plugin(lmhub_startup=lambda hub: None)).plugins.infos["plugin0"].state == "ok"
+
+
+def test_shutdown_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(hub: Any) -> None:
+        raise RuntimeError("no")
+
+    hub = hub_with(plugin(lmhub_shutdown=broken))
+    with caplog.at_level(logging.WARNING, "lmhub"):
+        hub.plugins.call_each("lmhub_shutdown", hub=hub)
+    assert "lmhub_shutdown raised RuntimeError: no" in caplog.text
+
+
+def test_generation_finished_gets_the_record() -> None:
+    records: list[Any] = []
+    hub = hub_with(plugin(lmhub_generation_finished=lambda record: records.append(record)))
+    with fake_loaded(hub, "hello"):
+        asyncio.run(reply(hub, ask()))
+        hub.close()
+    assert [record.finish for record in records] == ["stop"]
+    assert records[0].usage.completion_tokens > 0
+
+
+def test_misspelt_hook_is_an_error() -> None:
+    with pytest.raises(PluginError, match="does not exist"):
+        hub_with(plugin(lmhub_familys=lambda: []))
+
+
+def test_plugins_answer_in_the_order_of_their_names() -> None:
+    hub = Hub(entry_points=False)
+    for name in ("beta", "alpha"):
+        hub.plugins.register(plugin(lmhub_dialects=lambda name=name: [name]), name)
+    names = [name for name, _ in hub.plugins.call_each("lmhub_dialects") if name != "core"]
+    assert names == ["alpha", "beta"]
+
+
