@@ -1,0 +1,175 @@
+"""The engine of one loaded model, as its callers see it: submit a request, read its events, stop.
+
+    submit -> Inbox (bounded queue) -> Worker thread: admit -> step -> commit -> Reply -> events -> Generation
+
+The worker owns the model, its states and the sampler; nobody else touches them. The engine knows no HTTP, no dialect
+and no family. Several engines may live in one process. A server that shares the process with a busy event loop may
+lower `sys.setswitchinterval`; the engine leaves such global settings alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from lmhub.engine.generation import Generation
+from lmhub.engine.inbox import Inbox
+from lmhub.engine.reply import Pieces, Reply
+from lmhub.engine.slots import SlotPool
+from lmhub.engine.steppers import CausalStepper, Sample
+from lmhub.engine.worker import Worker
+from lmhub.errors import PromptTooLong, RequestError
+from lmhub.model import CausalLM
+from lmhub.types import Event, GenerationRecord, GenerationRequest
+
+log = logging.getLogger("lmhub.engine")
+
+T = TypeVar("T")
+JOIN_S = 30.0  # how long a step that ignores `abort` may hold up the end
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot. The last four count from the engine's start; tokens are those of generations that ran and ended."""
+
+    stopping: bool
+    queued: int
+    running: int
+    batch: int
+    queue: int
+    steps: int
+    finished: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Engine:
+    """Runs generations on `model`, at most `batch` at once, while at most `queue` more wait."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        tokenizer: Pieces,
+        n_ctx: int,
+        batch: int = 4,
+        queue: int = 16,
+        prefill_chunk: int = 256,
+        model_id: str = "",
+        family: str = "",
+        on_finished: Callable[[GenerationRecord], None] | None = None,
+        sample: Sample | None = None,
+    ):
+        """Starts the worker thread. `prefill_chunk`: prompt tokens per step, beside one row for each decoding slot.
+
+        `on_finished` is called on the worker thread, once per generation, before its last event is delivered; what it
+        raises is logged. `sample` replaces the native sampler.
+        """
+        if sample is None:
+            from lmhub.sampling import Sampler
+
+            sample = Sampler(model.n_vocab).sample
+        self._model, self._tokenizer, self._n_ctx = model, tokenizer, n_ctx
+        self._batch, self._queue = batch, queue
+        self._model_id, self._family = model_id, family
+        self._on_finished = on_finished
+        self._inbox = Inbox(batch, queue)
+        stepper = CausalStepper(model, sample, max(prefill_chunk, batch))
+        self._worker = Worker(self._inbox, SlotPool(model, batch, n_ctx), stepper, self._report)
+        self._thread = threading.Thread(target=self._worker.run, name=f"lmhub-engine {model_id}".strip(), daemon=True)
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest, *, loop: asyncio.AbstractEventLoop | None = None) -> Generation:
+        """Put `request` at the end of the queue. Its events go to coroutines of `loop`, or to a blocking iterator.
+
+        Raises PromptTooLong or RequestError if it can never run, QueueFull, ShuttingDown.
+        """
+        budget = min(request.max_tokens, self._room(request))
+        generation = Generation(request, Reply(request, self._tokenizer, budget), self._inbox.wake, loop)
+        self._inbox.put(generation)
+        return generation
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
+        """Submit `request` at the first `anext` and yield its events. Raises like `submit`.
+
+        Closing the iterator, or cancelling the task that waits for it, cancels the generation.
+        """
+        generation = self.submit(request, loop=asyncio.get_running_loop())
+        async with aclosing(generation.aevents()) as events:
+            async for event in events:
+                yield event
+
+    def call(self, task: Callable[[], T]) -> Future[T]:
+        """Run `task` on the worker thread between two steps, where the model may be used. Raises ShuttingDown."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(task())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._inbox.put_task(run)
+        return future
+
+    def stats(self) -> EngineStats:
+        """Where the engine stands; never waits for a step."""
+        queued, running = self._inbox.counts()
+        totals = self._worker.totals
+        return EngineStats(
+            stopping=self._inbox.closed,
+            queued=queued,
+            running=running,
+            batch=self._batch,
+            queue=self._queue,
+            steps=totals.steps,
+            finished=totals.finished,
+            prompt_tokens=totals.prompt_tokens,
+            completion_tokens=totals.completion_tokens,
+        )
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        """Refuse new requests, fail the waiting ones, and give the running ones `grace_s` seconds before they fail too.
+
+        Blocks until the worker has ended; may be called again, also from another thread to cut the grace short.
+        """
+        self._inbox.close()
+        self._thread.join(grace_s)
+        if self._thread.is_alive():
+            self._inbox.close(cut=True)
+            self._model.abort()
+            self._thread.join(JOIN_S)
+        if self._thread.is_alive():
+            log.error("the engine did not end within %g s: a step ignores its abort", JOIN_S)
+
+    def _room(self, request: GenerationRequest) -> int:
+        """How many tokens fit behind the prompt, at least one. Raises PromptTooLong or RequestError."""
+        n_prompt, n_vocab = len(request.prompt), self._model.n_vocab
+        if n_prompt == 0:
+            raise RequestError("the prompt is empty; a model needs at least one token to go on from", "prompt")
+        if n_prompt >= self._n_ctx:
+            raise PromptTooLong(
+                f"the prompt has {n_prompt} tokens and the context holds {self._n_ctx}, one of them for the reply; "
+                "shorten the prompt or serve the model with a larger --ctx"
+            )
+        if min(request.prompt) < 0 or max(request.prompt) >= n_vocab:
+            raise RequestError(
+                f"the prompt holds a token id outside 0..{n_vocab - 1}, the model's vocabulary", "prompt"
+            )
+        if request.max_tokens < 1:
+            raise RequestError(f"max_tokens is {request.max_tokens}; it must be at least 1", "max_tokens")
+        return self._n_ctx - n_prompt
+
+    def _report(self, record: GenerationRecord) -> None:
+        if self._on_finished is None:
+            return
+        try:
+            self._on_finished(replace(record, model=self._model_id, family=self._family))
+        except Exception:
+            log.exception("on_finished failed for generation %s", record.id)

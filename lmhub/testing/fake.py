@@ -1,0 +1,235 @@
+"""A model and a tokenizer that do what a test tells them, one step at a time and without native code.
+
+    model = FakeModel(b"Hello", gate=gate)    # every prompt is answered with "Hello" and <|im_end|>
+    gate.arrive()                             # wait until the model is in its first step
+    gate.step()                               # let it go on, and wait until it is in the second
+
+Nothing here sleeps: a test waits until the engine has arrived at a step, looks at it, and lets it go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmhub.errors import GenerationError
+from lmhub.model import CausalLM, Chunk, State, Want
+from lmhub.tokenize import Tokenizer, TokenType, Vocabulary
+
+CONTROLS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+IM_START, IM_END, END_OF_TEXT, THINK, END_THINK, TOOL_CALL, END_TOOL_CALL = range(256, 263)
+N_VOCAB = 263
+PATIENCE_S = 30.0  # a test that waits longer than this hangs, and fails
+
+Tokens = tuple[int, ...]
+
+
+class _Bytes:
+    """The encoder of FakeTokenizer: one token per byte of UTF-8."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+class FakeTokenizer(Tokenizer):
+    """A real tokenizer over a small vocabulary: 0..255 are bytes, then CONTROLS (no text in replies), MARKERS."""
+
+    def __init__(self) -> None:
+        names = tuple(chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in range(256))
+        tokens = names + CONTROLS + MARKERS
+        kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] * len(CONTROLS) + [TokenType.USER_DEFINED] * len(MARKERS)
+        vocabulary = Vocabulary(
+            model="fake",
+            pre="",
+            tokens=tokens,
+            types=bytes(kinds),
+            ids={text: token for token, text in enumerate(tokens)},
+            bos_id=None,
+            eos_id=IM_END,
+            unknown_id=None,
+            eog=frozenset((IM_END, END_OF_TEXT)),
+            suppressed=frozenset(),
+        )
+        pieces = [bytes((byte,)) for byte in range(256)] + [b""] * len(CONTROLS) + [text.encode() for text in MARKERS]
+        super().__init__(vocabulary, _Bytes(), pieces, add_bos=False)
+
+
+class Gate:
+    """Holds a FakeModel at the start of each step until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._n_arrived = 0  # steps that have begun
+        self._n_seen = 0  # of these, how many the test has waited for
+        self._n_allowed = 0  # steps that may go on
+        self._open = False
+
+    def arrive(self) -> None:
+        """Wait until the model has begun one more step than at the last call."""
+        with self._changed:
+            self._n_seen += 1
+            if not self._changed.wait_for(lambda: self._n_arrived >= self._n_seen, PATIENCE_S):
+                raise AssertionError(f"the model did not begin step {self._n_seen}")
+
+    def let(self, n: int = 1) -> None:
+        """Let `n` more steps go on."""
+        with self._changed:
+            self._n_allowed += n
+            self._changed.notify_all()
+
+    def step(self) -> None:
+        """Let the step that the model is in go on, and wait until it has begun the next one."""
+        self.let()
+        self.arrive()
+
+    def open(self) -> None:
+        """Let everything through from now on."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def hold(self, aborted: Callable[[], bool]) -> None:
+        """The model's side: announce a step, and wait until it may go on or is aborted."""
+        with self._changed:
+            self._n_arrived += 1
+            number = self._n_arrived
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._open or self._n_allowed >= number or aborted())
+
+    def wake(self) -> None:
+        """Have `hold` look at `aborted` again."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+class FakeState(State):
+    """Remembers the tokens themselves. `n_prompt` is where logits were first asked for: the end of the prompt."""
+
+    def __init__(self, n_ctx: int):
+        self.capacity = n_ctx
+        self.tokens: list[int] = []
+        self.n_prompt: int | None = None
+
+    @property
+    def n_tokens(self) -> int:  # type: ignore[override]
+        """Committed positions."""
+        return len(self.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Four for each position."""
+        return 4 * self.capacity
+
+    def truncate(self, n_tokens: int) -> bool:
+        """Always possible; the next prompt ends where logits are asked for next."""
+        del self.tokens[n_tokens:]
+        self.n_prompt = None
+        return True
+
+    def copy_prefix(self, other: State, n_tokens: int) -> bool:
+        """Always possible."""
+        assert isinstance(other, FakeState)
+        self.tokens, self.n_prompt = other.tokens[:n_tokens], None
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one chunk of a step looked like: how many tokens its state held, what came on top, what was wanted."""
+
+    n_before: int
+    tokens: Tokens
+    want: Want
+
+
+class FakeModel(CausalLM):
+    """Answers with scripted tokens: its logits leave no doubt, whatever the sampling parameters.
+
+    `reply` is one script for all prompts, or a function of the prompt; behind its end comes `end`. `before_step` sees
+    the chunks of every step and may raise to make it fail. `steps` records what ran, `states` every state that was
+    made.
+    """
+
+    def __init__(
+        self,
+        reply: Sequence[int] | Callable[[Tokens], Sequence[int]] = (),
+        *,
+        gate: Gate | None = None,
+        before_step: Callable[[Sequence[Chunk]], None] | None = None,
+        n_vocab: int = N_VOCAB,
+        n_ctx_train: int = 4096,
+        end: int = IM_END,
+    ):
+        self.n_vocab = n_vocab
+        self.n_ctx_train = n_ctx_train
+        self.steps: list[tuple[Row, ...]] = []
+        self.states: list[FakeState] = []
+        self.closed = False
+        self._reply = reply
+        self._gate = gate
+        self._before_step = before_step
+        self._end = end
+        self._aborted = False
+
+    def new_state(self, n_ctx: int) -> FakeState:
+        """An empty state, also kept in `states`."""
+        self.states.append(FakeState(n_ctx))
+        return self.states[-1]
+
+    def forward(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        """See CausalLM. Waits at the gate first."""
+        if self._gate is not None:
+            self._gate.hold(lambda: self._aborted)
+        if self._aborted:
+            self._aborted = False
+            raise GenerationError("the step was aborted")
+        if self._before_step is not None:
+            self._before_step(chunks)
+        self.steps.append(tuple(Row(chunk.state.n_tokens, tuple(chunk.tokens), chunk.want) for chunk in chunks))
+        rows = [row for chunk in chunks for row in self._advance(chunk)]
+        return np.array(rows, np.float32).reshape(-1, self.n_vocab)
+
+    def _advance(self, chunk: Chunk) -> list[NDArray[np.float32]]:
+        state = chunk.state
+        assert isinstance(state, FakeState)
+        assert state.n_tokens + len(chunk.tokens) <= state.capacity, "the sequence does not fit its state"
+        rows = []
+        for place, token in enumerate(chunk.tokens):
+            state.tokens.append(token)
+            if chunk.want == "all" or (chunk.want == "last" and place == len(chunk.tokens) - 1):
+                state.n_prompt = state.n_prompt or state.n_tokens
+                rows.append(self.row(tuple(state.tokens), state.n_prompt))
+        return rows
+
+    def row(self, tokens: Tokens, n_prompt: int) -> NDArray[np.float32]:
+        """The logits behind `tokens`, float32 (n_vocab,). A subclass may answer differently."""
+        script = self._reply(tokens[:n_prompt]) if callable(self._reply) else self._reply
+        index = len(tokens) - n_prompt
+        row = np.full(self.n_vocab, -1e9, np.float32)
+        row[script[index] if index < len(script) else self._end] = 10.0
+        return row
+
+    def abort(self) -> None:
+        """Make the running step, or else the next one, return early."""
+        self._aborted = True
+        if self._gate is not None:
+            self._gate.wake()
+
+    def close(self) -> None:
+        """Only recorded."""
+        self.closed = True
+
+
+class NoiseModel(FakeModel):
+    """Logits are noise that depends on the sequence and on nothing else, as row invariance demands."""
+
+    def row(self, tokens: Tokens, n_prompt: int) -> NDArray[np.float32]:
+        """Normally distributed, seeded by the tokens."""
+        seed = zlib.crc32(np.asarray(tokens, np.int32).tobytes())
+        return np.random.default_rng(seed).normal(0.0, 3.0, self.n_vocab).astype(np.float32)
