@@ -47,12 +47,24 @@ class Served:
 
 
 class Hub:
-    """Plugins, families and served models. One per process is usual; several may live side by side."""
+    """Plugins, families and served models. One per process is usual; several may live side by side.
 
-    def __init__(self, *, entry_points: bool = True, blocked: Iterable[str] = (), strict: bool = False) -> None:
-        self.plugins = Plugins(blocked=blocked, strict=strict)
+    `plugins` are those that somebody has loaded already (the command line, for its commands); without, the hub finds its own.
+    """
+
+    def __init__(
+        self,
+        plugins: Plugins | None = None,
+        *,
+        entry_points: bool = True,
+        blocked: Iterable[str] = (),
+        strict: bool = False,
+    ) -> None:
+        self.plugins = plugins or Plugins(blocked=blocked, strict=strict)
+        if self.plugins.manager.has_plugin("core"):  # the answers of an earlier hub over the same plugins
+            self.plugins.manager.unregister(name="core")
         self.plugins.register(_CoreAnswers(self), "core")
-        if entry_points:
+        if entry_points and plugins is None:
             self.plugins.load_entry_points()
         self._served: dict[str, Served] = {}
         self._claims: dict[str, Claim] | None = None
@@ -107,8 +119,12 @@ class Hub:
 
     def load(self, path: str | Path, settings: EngineSettings, progress: Progress | None = None) -> Served:
         """Open, load and serve a model file; blocks until it can answer. Raises LmhubError."""
+        from lmhub import native
+
         file = open_gguf(path)
         claim, options, plan = self.plan(file, settings)
+        if settings.threads:
+            native.set_threads(settings.threads)
         model = _resolve(claim.family.load, claim)(file, replace(options, progress=progress))
         tokenizer = self.plugins.call_first("lmhub_tokenizer", model_file=file)
         facts = file.facts()
@@ -172,8 +188,12 @@ class Hub:
 
     def prepare(self, served: Served, request: ChatRequest, id: str) -> GenerationRequest:
         """Let the plugins validate, then render and tokenize. Raises RequestError."""
-        self.plugins.call_each("lmhub_validate", model=served.model, request=request)
+        self.validate(served, request)
         return self.process(served, served.model.prepare(request, id))
+
+    def validate(self, served: Served, request: ChatRequest) -> None:
+        """Ask every plugin whether it refuses this request. Raises RequestError."""
+        self.plugins.call_each("lmhub_validate", model=served.model, request=request)
 
     def process(self, served: Served, request: GenerationRequest) -> GenerationRequest:
         """Attach what `lmhub_logits_processors` asks for."""
@@ -224,12 +244,6 @@ class _CoreAnswers:
     @hookimpl(trylast=True)
     def lmhub_think_markers(self, model: LoadedModel) -> Any:
         return model.family.think
-
-    @hookimpl
-    def lmhub_dialects(self) -> Any:
-        from lmhub.server.openai_chat import DIALECT
-
-        return [DIALECT]
 
 
 def _slug(arch: str) -> str:

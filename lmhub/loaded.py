@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lmhub.errors import PromptTooLong, RequestError
@@ -49,6 +49,12 @@ class LoadedModel:
     think: ThinkMarkers | None = None
     tools: ToolStyle | None = None
     chat: ChatFormat | None = None
+    suppressed: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Rows of the vocabulary that no token belongs to take part in the logits but are never sampled."""
+        padding = range(self.tokenizer.n_vocab, self.model.n_vocab)
+        self.suppressed = self.tokenizer.suppressed.union(padding)
 
     def prepare(self, request: ChatRequest, id: str) -> GenerationRequest:
         """Render, tokenize and check a conversation. Raises RequestError or PromptTooLong."""
@@ -101,7 +107,7 @@ class LoadedModel:
             max_tokens=min(max_tokens or room, room),
             eog=self.tokenizer.eog,
             stop=stop,
-            suppressed=frozenset(self.tokenizer.suppressed),
+            suppressed=self.suppressed,
             parser=parser,
         )
 
@@ -113,6 +119,6 @@ def default_sampling(family: Family, metadata: Mapping[str, Any]) -> SamplingPar
         value = metadata.get(f"general.sampling.{key}")
         if isinstance(value, int | float) and not isinstance(value, bool):
             values[name] = value
-    whole = {field.name for field in fields(SamplingParams) if field.type == "int"}
+    whole = {one.name for one in fields(SamplingParams) if one.type == "int"}
     known: dict[str, Callable[[Any], Any]] = {name: int if name in whole else float for name in values}
     return SamplingParams(**{name: known[name](value) for name, value in values.items()})

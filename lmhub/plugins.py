@@ -110,7 +110,8 @@ class Plugins:
 
     def _broken(self, info: PluginInfo, problem: str) -> None:
         info.state, info.problem = "broken", problem
-        self.infos.setdefault(info.name if info.name not in self.infos else info.distribution, info)
+        if self.infos.get(info.name) is not info:  # the second of one name goes by its distribution
+            self.infos.setdefault(info.distribution, info)
         message = f"plugin {info.name} ({info.title}) is broken and was skipped: {problem}"
         if self._strict:
             raise PluginError(message)

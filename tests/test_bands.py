@@ -15,7 +15,7 @@ BANDS = [
     {"model", "family", "dialect", "loaded", "chat", "grammar", "sampling", "weights", "kv", "forward", "hparams", "rope"},
     {"engine"},
     {"hub", "plugins", "hookspecs"},
-    {"server", "cli", "api"},
+    {"server", "cli", "api", "plain"},
 ]
 BUILD = {"build", "_native_build"}  # run before anything is installed: cffi and the package's own header only
 ANYWHERE = {"errors", "types"}  # standard library only, so the native band may raise typed errors

@@ -14,19 +14,22 @@ import pytest
 from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl, hookspecs
 from lmhub.errors import PluginError, RequestError
 from lmhub.hub import Hub
-from lmhub.testing import fake_loaded
+from lmhub.testing.serving import serve_fake
 from lmhub.types import ChatRequest, Finish, Message, Text, TextDelta, Usage
 
 ROOT = Path(__file__).parents[1]
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("lmhub_"))
 
 
-def plugin(**hooks: Any) -> SimpleNamespace:
+class Plugin:
     """A plugin object from keyword arguments."""
-    return SimpleNamespace(**{name: hookimpl(function) for name, function in hooks.items()})
+
+    def __init__(self, **hooks: Any) -> None:
+        for name, function in hooks.items():
+            setattr(self, name, hookimpl(function))
 
 
-def hub_with(*plugins: SimpleNamespace) -> Hub:
+def hub_with(*plugins: Plugin) -> Hub:
     hub = Hub(entry_points=False)
     for index, one in enumerate(plugins):
         hub.plugins.register(one, f"plugin{index}")
@@ -55,13 +58,13 @@ def test_hook_is_tested(name: str) -> None:
 
 
 def test_families_claim_architectures() -> None:
-    hub = hub_with(plugin(lmhub_families=lambda: [Family("a", ("arch-a",), "m:load", caps=Caps())]))
+    hub = hub_with(Plugin(lmhub_families=lambda: [Family("a", ("arch-a",), "m:load", caps=Caps())]))
     assert hub.claims["arch-a"].plugin == "plugin0"
 
 
 def test_families_conflict_names_both() -> None:
-    one = plugin(lmhub_families=lambda: [Family("a", ("arch-a",), "m:load")])
-    two = plugin(lmhub_families=lambda: [Family("b", ("arch-a",), "m:load")])
+    one = Plugin(lmhub_families=lambda: [Family("a", ("arch-a",), "m:load")])
+    two = Plugin(lmhub_families=lambda: [Family("b", ("arch-a",), "m:load")])
     with pytest.raises(PluginError, match="plugin0 and plugin1 both serve the architecture arch-a"):
         hub_with(one, two).claims  # noqa: B018
 
@@ -71,7 +74,7 @@ def test_families_failure_is_isolated(caplog: pytest.LogCaptureFixture) -> None:
         raise RuntimeError("boom")
 
     with caplog.at_level(logging.WARNING, "lmhub"):
-        hub = hub_with(plugin(lmhub_families=broken), plugin(lmhub_families=lambda: [Family("b", ("arch-b",), "m:load")]))
+        hub = hub_with(Plugin(lmhub_families=broken), Plugin(lmhub_families=lambda: [Family("b", ("arch-b",), "m:load")]))
         assert set(hub.claims) == {"arch-b"}
     assert hub.plugins.infos["plugin0"].state == "broken"
     assert "plugin0" in caplog.text
@@ -81,7 +84,7 @@ def test_families_failure_is_isolated(caplog: pytest.LogCaptureFixture) -> None:
 def test_tokenizer_first_answer_wins() -> None:
     mine = object()
     file = SimpleNamespace(metadata={})
-    hub = hub_with(plugin(lmhub_tokenizer=lambda model_file: None), plugin(lmhub_tokenizer=lambda model_file: mine))
+    hub = hub_with(Plugin(lmhub_tokenizer=lambda model_file: None), Plugin(lmhub_tokenizer=lambda model_file: mine))
     assert hub.plugins.call_first("lmhub_tokenizer", model_file=file) is mine
 
 
@@ -89,8 +92,8 @@ def test_validate_refuses_before_the_queue() -> None:
     def refuse(model: Any, request: ChatRequest) -> None:
         raise RequestError("no questions today", param="messages")
 
-    hub = hub_with(plugin(lmhub_validate=refuse))
-    with fake_loaded(hub, "hello"), pytest.raises(RequestError, match="no questions today"):
+    hub = hub_with(Plugin(lmhub_validate=refuse))
+    with serve_fake(hub, "hello"), pytest.raises(RequestError, match="no questions today"):
         asyncio.run(reply(hub, ask()))
 
 
@@ -99,15 +102,15 @@ def test_generate_can_be_replaced() -> None:
         yield TextDelta("from the cache")
         yield Finish("stop", Usage(1, 1))
 
-    hub = hub_with(plugin(lmhub_generate=lambda model, request: canned()))
-    with fake_loaded(hub, "hello"):
+    hub = hub_with(Plugin(lmhub_generate=lambda model, request: canned()))
+    with serve_fake(hub, "hello"):
         events = asyncio.run(reply(hub, ask()))
     assert events[0] == TextDelta("from the cache")
 
 
 def test_generate_core_answers_last() -> None:
-    hub = hub_with(plugin(lmhub_generate=lambda model, request: None))
-    with fake_loaded(hub, "hello"):
+    hub = hub_with(Plugin(lmhub_generate=lambda model, request: None))
+    with serve_fake(hub, "hello"):
         events = asyncio.run(reply(hub, ask()))
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "hello"
     assert isinstance(events[-1], Finish)
@@ -115,20 +118,20 @@ def test_generate_core_answers_last() -> None:
 
 def test_tool_style_overrides_the_family() -> None:
     style = ToolStyle("mine", "<call>", "</call>", "m:parse")
-    hub = hub_with(plugin(lmhub_tool_style=lambda model: style))
-    with fake_loaded(hub, "hello") as served:
+    hub = hub_with(Plugin(lmhub_tool_style=lambda model: style))
+    with serve_fake(hub, "hello") as served:
         assert served.model.tools is style
 
 
 def test_think_markers_override_the_family() -> None:
     markers = ThinkMarkers("<reason>", "</reason>")
-    hub = hub_with(plugin(lmhub_think_markers=lambda model: markers))
-    with fake_loaded(hub, "hello") as served:
+    hub = hub_with(Plugin(lmhub_think_markers=lambda model: markers))
+    with serve_fake(hub, "hello") as served:
         assert served.model.think is markers
 
 
 def test_dialects_are_collected() -> None:
-    hub = hub_with(plugin(lmhub_dialects=lambda: ["mine"]))
+    hub = hub_with(Plugin(lmhub_dialects=lambda: ["mine"]))
     assert [d for name, dialects in hub.plugins.call_each("lmhub_dialects") if name == "plugin0" for d in dialects] == ["mine"]
 
 
@@ -140,7 +143,7 @@ def test_commands_reach_the_cli() -> None:
     def add(cli: Any) -> None:
         cli.command("greet")(lambda: print("hello from a plugin"))
 
-    result = CliRunner().invoke(create_cli(hub_with(plugin(lmhub_commands=add)).plugins), ["greet"])
+    result = CliRunner().invoke(create_cli(hub_with(Plugin(lmhub_commands=add)).plugins), ["greet"])
     assert result.exit_code == 0, result.output
     assert "hello from a plugin" in result.output
 
@@ -153,8 +156,8 @@ def test_logits_processors_steer_the_reply() -> None:
 
         return [only_z]
 
-    hub = hub_with(plugin(lmhub_logits_processors=processors))
-    with fake_loaded(hub, "hello"):
+    hub = hub_with(Plugin(lmhub_logits_processors=processors))
+    with serve_fake(hub, "hello"):
         events = asyncio.run(reply(hub, ask(max_tokens=3)))
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "zzz"
 
@@ -167,22 +170,22 @@ def test_startup_and_shutdown_surround_a_server() -> None:
 
     seen: list[str] = []
     hub = hub_with(
-        plugin(lmhub_startup=lambda hub: seen.append("startup"), lmhub_shutdown=lambda hub: seen.append("shutdown"))
+        Plugin(lmhub_startup=lambda hub: seen.append("startup"), lmhub_shutdown=lambda hub: seen.append("shutdown"))
     )
-    with fake_loaded(hub, "hello"), TestClient(create_app(hub, ServerSettings())):
+    with serve_fake(hub, "hello"), TestClient(create_app(hub, ServerSettings())):
         assert seen == ["startup"]
     assert seen == ["startup", "shutdown"]
 
 
 def test_startup_alone_is_enough() -> None:
-    assert hub_with(plugin(lmhub_startup=lambda hub: None)).plugins.infos["plugin0"].state == "ok"
+    assert hub_with(Plugin(lmhub_startup=lambda hub: None)).plugins.infos["plugin0"].state == "ok"
 
 
 def test_shutdown_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def broken(hub: Any) -> None:
         raise RuntimeError("no")
 
-    hub = hub_with(plugin(lmhub_shutdown=broken))
+    hub = hub_with(Plugin(lmhub_shutdown=broken))
     with caplog.at_level(logging.WARNING, "lmhub"):
         hub.plugins.call_each("lmhub_shutdown", hub=hub)
     assert "lmhub_shutdown raised RuntimeError: no" in caplog.text
@@ -190,8 +193,8 @@ def test_shutdown_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_generation_finished_gets_the_record() -> None:
     records: list[Any] = []
-    hub = hub_with(plugin(lmhub_generation_finished=lambda record: records.append(record)))
-    with fake_loaded(hub, "hello"):
+    hub = hub_with(Plugin(lmhub_generation_finished=lambda record: records.append(record)))
+    with serve_fake(hub, "hello"):
         asyncio.run(reply(hub, ask()))
         hub.close()
     assert [record.finish for record in records] == ["stop"]
@@ -200,13 +203,13 @@ def test_generation_finished_gets_the_record() -> None:
 
 def test_misspelt_hook_is_an_error() -> None:
     with pytest.raises(PluginError, match="does not exist"):
-        hub_with(plugin(lmhub_familys=lambda: []))
+        hub_with(Plugin(lmhub_familys=lambda: []))
 
 
 def test_plugins_answer_in_the_order_of_their_names() -> None:
     hub = Hub(entry_points=False)
     for name in ("beta", "alpha"):
-        hub.plugins.register(plugin(lmhub_dialects=lambda name=name: [name]), name)
+        hub.plugins.register(Plugin(lmhub_dialects=lambda name=name: [name]), name)
     names = [name for name, _ in hub.plugins.call_each("lmhub_dialects") if name != "core"]
     assert names == ["alpha", "beta"]
 

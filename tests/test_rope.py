@@ -119,5 +119,5 @@ def test_damaged_factors_are_refused(keys: Callable[..., Keys], factors: np.ndar
 
 @pytest.mark.parametrize("values", [{"scaling__type": "longrope"}, {"scaling__yarn_log_multiplier": 0.1}])
 def test_other_scalings_are_refused_by_name(keys: Callable[..., Keys], values: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedModel, match="longrope|yarn_log_multiplier"):
+    with pytest.raises(UnsupportedModel, match=r"longrope|yarn_log_multiplier"):
         read_rope(keys(**values), 32, 512)

@@ -45,10 +45,11 @@ class Inbox:
                 raise shutting_down()
             n_live = self._n_unfinished - (len(self._waiting) - self._n_queued())
             if n_live >= self._batch + self._queue:
+                wait_s = self._retry_after_s()
                 raise QueueFull(
-                    f"this model runs {self._batch} requests and {self._queue} more are waiting, which is the limit; "
-                    "try again later or serve it with a larger --queue",
-                    self._retry_after_s(),
+                    f"this model runs {self._batch} requests and {self._queue} more are waiting, which is the limit. "
+                    f"Please try again in {wait_s}s.",
+                    wait_s,
                 )
             self._waiting.append(generation)
             self._n_unfinished += 1

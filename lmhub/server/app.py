@@ -16,6 +16,7 @@ from starlette.routing import Route
 from lmhub.dialect import Dialect
 from lmhub.errors import LmhubError, PluginError
 from lmhub.hub import Hub
+from lmhub.server import builtin
 from lmhub.server.auth import KeyCheck
 from lmhub.server.endpoint import Answer, Endpoint
 from lmhub.server.envelopes import Envelopes
@@ -89,6 +90,8 @@ def call_shutdown(hub: Hub) -> None:
 
 def _dialects(hub: Hub) -> list[Dialect]:
     """All dialects that plugins and the core bring. Raises PluginError when two claim one route."""
+    if not hub.plugins.manager.has_plugin("builtin"):
+        hub.plugins.register(builtin, "builtin")
     found: list[Dialect] = []
     owners: dict[str, str] = {}
     for plugin, dialects in hub.plugins.call_each("lmhub_dialects"):

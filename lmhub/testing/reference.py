@@ -109,7 +109,7 @@ def yarn(
     theta = np.array([base ** (-2.0 * j / n_rot) for j in range(n_rot // 2)])
 
     def pair_of(rotations: float) -> float:
-        return n_rot * np.log(original / (rotations * 2 * np.pi)) / (2 * np.log(base))
+        return float(n_rot * np.log(original / (rotations * 2 * np.pi)) / (2 * np.log(base)))
 
     low, high = max(0, int(np.floor(pair_of(fast)))), min(n_rot - 1, int(np.ceil(pair_of(slow))))
     for j in range(n_rot // 2):
@@ -121,10 +121,12 @@ def yarn(
 def nmse(got: NDArray[np.floating], want: NDArray[np.floating]) -> float:
     """Squared error over squared size: 0 is exact, 1 is unrelated."""
     got, want = got.astype(np.float64), want.astype(np.float64)
-    return float(((got - want) ** 2).sum() / (want**2).sum())
+    error: float = ((got - want) ** 2).sum() / (want**2).sum()
+    return float(error)
 
 
 def relative_error(got: NDArray[np.floating], want: NDArray[np.floating]) -> float:
     """Largest |got - want| over largest |want|."""
     got, want = got.astype(np.float64), want.astype(np.float64)
-    return float(np.abs(got - want).max() / np.abs(want).max())
+    error: float = np.abs(got - want).max() / np.abs(want).max()
+    return float(error)

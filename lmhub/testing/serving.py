@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +13,7 @@ from lmhub.hub import Hub, Served
 from lmhub.loaded import LoadedModel
 from lmhub.model import CausalLM, MemoryPlan
 from lmhub.settings import EngineSettings
-from lmhub.testing.fake import FakeModel, FakeTokenizer
+from lmhub.testing.fake import PATIENCE_S, FakeModel, FakeTokenizer
 from lmhub.types import SamplingParams
 
 FAMILY = Family("fake", ("fake",), load="none:none", caps=Caps(tools=True, reasoning=True), think=ThinkMarkers(), tools=HERMES)
@@ -48,3 +50,30 @@ def serve_fake(hub: Hub, reply: str | Sequence[int] | Callable[..., Sequence[int
         yield hub.serve(fake_loaded(FakeModel(script)), EngineSettings(**settings))
     finally:
         hub.close()
+
+
+@contextmanager
+def running(hub: Hub, **settings: Any) -> Iterator[str]:
+    """Serve `hub` over HTTP on a free port of 127.0.0.1, on a thread of its own: the URL, without a path."""
+    from lmhub.server.run import HubServer
+    from lmhub.settings import ServerSettings
+
+    ready: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
+    server = HubServer(hub, ServerSettings(port=0, **settings), lambda: None, ready.put)
+
+    def main() -> None:
+        try:
+            server.serve_until_stopped()
+        except BaseException as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=main, name="lmhub-test-server")
+    thread.start()
+    try:
+        address = ready.get(timeout=PATIENCE_S)
+        if isinstance(address, BaseException):
+            raise address
+        yield address
+    finally:
+        server.stop()
+        thread.join(PATIENCE_S)

@@ -519,5 +519,5 @@ def test_plugins_may_refuse_requests_and_bring_dialects(rig: Callable[..., Any])
 def test_two_dialects_on_one_route_are_an_error_that_names_both(rig: Callable[..., Any]) -> None:
     made = rig(FakeModel(b"Hello"))
     made.hub.plugins.register(Shouts("/chat/completions"), "shouts")
-    with pytest.raises(PluginError, match="core and shouts both serve POST /chat/completions"):
+    with pytest.raises(PluginError, match="builtin and shouts both serve POST /chat/completions"):
         create_app(made.hub, ServerSettings(), ready())

@@ -1,0 +1,102 @@
+"""What `lmhub serve` says once it can answer: the models, what they cost, where they are, and how to talk to them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lmhub.cli.describe import mix
+from lmhub.cli.show import memory_line
+from lmhub.cli.text import clean, count, facts, size, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lmhub.settings import ServerSettings
+
+Descriptions = Sequence[tuple[str, dict[str, Any]]]  # (model id, what `describe` says)
+
+
+def print_summary(out: Console, models: Descriptions, address: str, server: ServerSettings) -> None:
+    """One block of facts for one model, one row each for several. `address` is a URL without a path."""
+    from lmhub import native
+
+    where = f"{address}/v1"
+    plural = "s" if native.threads() > 1 else ""
+    common = [("kernels", f"{native.isa()} on {native.threads()} thread{plural}"), ("address", where)]
+    out.print()
+    if len(models) == 1:
+        out.print(facts([*_one(*models[0]), *common]))
+    else:
+        titles = ("model", "family", "architecture", "parameters", "types", "context", "memory")
+        out.print(table(titles, [_row(*model) for model in models], right=("parameters", "context", "memory")))
+        out.print()
+        out.print(facts([("memory", _total(models)), *common]))
+    out.print()
+    out.print(_example(where, models[0][0], server.api_key is not None))
+    if warning := exposure(server):
+        out.print()
+        out.print(warning, style="yellow")
+    out.print()
+
+
+def exposure(server: ServerSettings) -> str:
+    """A warning where other machines can reach a server that asks for no key, or nothing."""
+    if server.api_key is not None or server.host.startswith("127.") or server.host in ("localhost", "::1"):
+        return ""
+    return f"Warning: {server.host} can be reached from other machines, and there is no key; add --api-key KEY."
+
+
+def _one(id: str, about: dict[str, Any]) -> list[tuple[str, str]]:
+    plan = about["memory"]
+    trained = f" of {about['context']}" if about["context"] else ""
+    return [
+        ("model", clean(id)),
+        ("family", _family(about)),
+        ("architecture", clean(about["architecture"])),
+        ("parameters", f"{count(about['parameters'])}; {mix(about)}"),
+        ("context", f"{plan['context']}{trained} positions, {plan['batch']} sequences at once"),
+        ("memory", memory_line(plan)),
+    ]
+
+
+def _row(id: str, about: dict[str, Any]) -> tuple[str, ...]:
+    plan = about["memory"]
+    return (
+        clean(id),
+        _family(about),
+        clean(about["architecture"]),
+        count(about["parameters"]),
+        mix(about),
+        str(plan["context"]),
+        size(plan["total"]),
+    )
+
+
+def _family(about: dict[str, Any]) -> str:
+    served = about["served_by"]
+    return f"{served['family']}, {served['distribution']} {served['version']}"
+
+
+def _total(models: Descriptions) -> str:
+    from lmhub.cli.machine import memory
+
+    ram = memory()
+    needed = sum(about["memory"]["total"] for _, about in models)
+    return f"{size(needed)} in all, {size(ram.available)} of {size(ram.total)} available"
+
+
+def _example(where: str, model: str, locked: bool) -> str:
+    """How to ask, with curl and with the openai package."""
+    header = " -H 'authorization: Bearer KEY'" if locked else ""
+    messages = [{"role": "user", "content": "Hello"}]
+    body = shlex.quote(json.dumps({"model": model, "messages": messages}))
+    ask = f"client.chat.completions.create(model={json.dumps(model)}, messages={json.dumps(messages)})"
+    return (
+        f"  curl {where}/chat/completions{header} -H 'content-type: application/json' -d {body}\n\n"
+        f"  from openai import OpenAI\n"
+        f'  client = OpenAI(base_url="{where}", api_key="{"KEY" if locked else "none"}")\n'
+        f"  print({ask}.choices[0].message.content)"
+    )

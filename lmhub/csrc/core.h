@@ -1,0 +1,134 @@
+/* core.h: what the files of the core extension share. Plugins never see it; theirs is lmk.h.
+ *
+ * Two tables, two purposes. `lmk_api` (table.c) is the public one: coarse ops that split work over threads. `lmk_kernels`
+ * is the private one below: single-threaded inner loops, one instance per instruction-set level. A context holds the
+ * level it runs at, so one process can run several levels side by side and tests can compare them byte for byte.
+ *
+ * Same bits everywhere: float sums run over 16 virtual lanes (lane = index mod 16), one fused multiply-add chain per
+ * lane, then a fixed tree (8 + 8, 4 + 4, 2 + 2, 1 + 1). kernels.h spells every kernel in terms of such 16-lane vectors.
+ */
+#ifndef LMK_CORE_H
+#define LMK_CORE_H
+
+#define LMK_CORE
+#include "lmk.h"
+#include "native.h"
+#include "dequant.h"
+
+#include <stdatomic.h>
+
+#define LMK_LANES 16
+#define LMK_BLOCK 32               /* elements per Q8_0 block, of weights and of quantised activations */
+#define LMK_GROUP 16               /* output rows per packed group, and per tile of the generic path */
+#define LMK_TILE 64                /* positions per KV tile, anchored at position 0 */
+#define LMK_MAX_THREADS 256
+
+enum { LMK_F32 = 0, LMK_F16 = 1, LMK_Q8_0 = 8 };   /* GGML type ids that the core treats by name */
+
+typedef struct lmk_q8_row {        /* one activation row of k elements, quantised in blocks of 32 */
+    const int8_t *q;               /* (k), within -127..127 */
+    const float *scale;            /* (k / 32) */
+    const int32_t *correction;     /* (k / 32), -128 times the sum of the block's q: undoes the weights' offset */
+} lmk_q8_row;
+
+typedef struct lmk_kernels {
+    const char *isa;
+
+    /* dst (n) = the float values of n elements at src; n is a whole number of blocks. 0, or -1 for an unknown type. */
+    int (*dequant)(int32_t type, const void *src, float *dst, int64_t n);
+    void (*from_f16)(float *y, const uint16_t *x, int64_t n);
+    void (*to_f16)(uint16_t *y, const float *x, int64_t n);     /* nearest, ties to even */
+
+    /* y[j][i] = w[i] · x[j] for n_w rows of w (k each, ldw apart) and n_x rows of x */
+    void (*dot_f32)(float *const *y, const float *w, int64_t ldw, int64_t n_w, const float *const *x, int64_t n_x,
+                    int64_t k);
+
+    /* One packed group: y[j][i0 + i] = w[i] · x[j] for i < n_out <= 16. `scales` (k / 32, 16) are F16. */
+    void (*quantise_q8)(int8_t *q, float *scale, int32_t *correction, const float *x, int64_t k);
+    void (*dot_q8)(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales, const lmk_q8_row *x,
+                   int64_t n_x, int64_t k);
+
+    void (*rms_norm)(float *y, const float *x, const float *w, int64_t dim, float eps);
+    void (*silu_mul)(float *y, const float *gate, const float *up, int64_t dim);
+    void (*axpy)(float *y, float a, const float *x, int64_t n);                          /* y += a x, fused */
+    float (*max)(const float *x, int64_t n);
+    float (*exp_sum)(float *y, const float *x, int64_t n, float shift, float factor);    /* y = exp((x - shift) factor) */
+
+    /* Online softmax over one KV tile. s (64): raw scores in, weights out, 0 outside [lo, hi). Updates the running
+     * maximum and sum; returns what earlier results must be multiplied by. */
+    float (*softmax_tile)(float *s, int lo, int hi, float scale, float *max, float *sum);
+    /* acc[i] (dim) = acc[i] * factor[i] + sum over j in [lo, hi) of p[i][j] v[j] */
+    void (*mix)(float *const *acc, const float *factor, const float *const *p, int n, const float *v, int64_t ldv, int lo,
+                int hi, int64_t dim);
+} lmk_kernels;
+
+/* level_*.c */
+extern const lmk_kernels lmk_kernels_ref;
+#if defined(__x86_64__)
+extern const lmk_kernels lmk_kernels_avx2;
+extern const lmk_kernels lmk_kernels_avx512;
+#endif
+
+/* cpu.c */
+const lmk_kernels *lmk_kernels_for(const char *level);          /* NULL, with a sentence, when the machine lacks it */
+
+/* arena.c */
+typedef struct lmk_chunk lmk_chunk;
+typedef struct lmk_arena {
+    lmk_chunk *top;
+    size_t peak;                   /* the most that was ever in use at once */
+    int64_t n_malloc;
+    int64_t reserved;              /* bytes held now */
+} lmk_arena;
+
+struct lmk_ctx {
+    const lmk_kernels *kernels;
+    lmk_arena arena;
+    atomic_int abort;
+};
+
+void *lmk_alloc(lmk_ctx *c, size_t bytes);
+size_t lmk_mark(lmk_ctx *c);
+void lmk_release(lmk_ctx *c, size_t mark);
+
+/* error.c */
+int lmk_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* pool.c: as many threads as `width`, the caller included. Ops that need scratch per thread read lmk_threads() once. */
+void lmk_parallel(int width, int64_t n, int64_t grain, lmk_range_fn fn, void *arg);
+
+/* linear.c, experts.c, rows.c, attend.c: the ops behind the public table; lmk.h says what they do */
+int lmk_get_rows(lmk_ctx *c, float *y, const lmk_weight *w, const int32_t *ids, int64_t n);
+int lmk_linear(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n);
+
+typedef struct lmk_segment {       /* a run of slots that share one matrix of a weight */
+    int32_t expert;
+    int64_t first, count;
+} lmk_segment;
+
+/* y[s] (rows) = the segment's matrix times x[s] (cols), for every slot s of every segment. `x_index[s]` names the row of
+ * x (n_x, cols) that slot s reads, and `y_index[s]` the row of y that it writes. */
+int lmk_linear_slots(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n_x, const lmk_segment *segments,
+                     int64_t n_segments, const int32_t *x_index, const int32_t *y_index, int64_t n_slots);
+
+int lmk_route_experts(lmk_ctx *c, lmk_route *r, const float *logits, int64_t n_expert);
+int lmk_linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r);
+void lmk_moe_sum(lmk_ctx *c, float *y, const float *slots, const lmk_route *r, int64_t dim);
+
+void lmk_rms_norm(lmk_ctx *c, float *y, const float *x, const float *w, int64_t n, int64_t dim, float eps);
+void lmk_silu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld);
+void lmk_add(lmk_ctx *c, float *y, const float *x, int64_t count);
+void lmk_add_bias(lmk_ctx *c, float *y, const float *b, int64_t n, int64_t dim);
+void lmk_rope_angles(lmk_ctx *c, float *cs, const lmk_span *spans, int32_t n_spans, const double *inv_freq, int32_t n_pairs,
+                     double magnitude);
+void lmk_rope(lmk_ctx *c, float *x, const float *cs, int64_t n, int32_t n_head, int32_t head_dim, int32_t n_pairs,
+              int32_t pairing);
+
+void lmk_kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v);
+void lmk_attend(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans, int32_t n_head,
+                float scale, int64_t window);
+
+static inline int64_t lmk_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t lmk_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+#endif

@@ -1,0 +1,131 @@
+/* cpu.c: which level this machine runs, decided once.
+ *
+ * A level counts as present when CPUID lists its instructions and XCR0 says that the system saves its registers. LMK_ISA
+ * forces one. "amx" and "neon" are names of levels to come; asking for them says so.
+ */
+#include "core.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+static uint64_t xcr0(void)
+{
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (uint64_t)d << 32 | a;
+}
+
+/* NULL when the level is there, otherwise what is missing. */
+static const char *lacks_avx2(void)
+{
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return "the CPU has no CPUID leaf 1";
+    if ((xcr0() & 0x6) != 0x6) return "the system does not save AVX registers";
+    if (!(c & bit_FMA) || !(c & bit_F16C)) return "the CPU lacks FMA or F16C";
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return "the CPU lacks AVX2";
+    return NULL;
+}
+
+static const char *lacks_avx512(void)
+{
+    const uint32_t need = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+    uint32_t a, b, c, d;
+    const char *why = lacks_avx2();
+    if (why) return why;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & need) != need) return "the CPU lacks AVX-512 F, BW, VL or DQ";
+    if (!(c & bit_AVX512VNNI)) return "the CPU lacks AVX-512 VNNI";
+    if ((xcr0() & 0xe6) != 0xe6) return "the system does not save AVX-512 registers";
+    return NULL;
+}
+#else
+static const char *lacks_avx2(void) { return "this is not an x86-64 machine"; }
+static const char *lacks_avx512(void) { return "this is not an x86-64 machine"; }
+#endif
+
+static const char *lacks_nothing(void) { return NULL; }
+static const char *not_written(void) { return "lmhub has no kernels for it yet"; }
+
+static const struct {
+    const char *name;
+    const char *(*lacks)(void);
+    const lmk_kernels *kernels;
+} levels[] = {                     /* best first */
+    { "amx", not_written, NULL },
+    { "neon", not_written, NULL },
+#if defined(__x86_64__)
+    { "avx512", lacks_avx512, &lmk_kernels_avx512 },
+    { "avx2", lacks_avx2, &lmk_kernels_avx2 },
+#else
+    { "avx512", lacks_avx512, NULL },
+    { "avx2", lacks_avx2, NULL },
+#endif
+    { "ref", lacks_nothing, &lmk_kernels_ref },
+};
+#define N_LEVELS (sizeof levels / sizeof *levels)
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const lmk_kernels *chosen;
+static char reason[512];           /* why `chosen`, or why nothing was chosen */
+
+static const lmk_kernels *find(const char *name, char *why, size_t size)
+{
+    for (size_t i = 0; i < N_LEVELS; i++) {
+        if (strcmp(levels[i].name, name)) continue;
+        const char *lacks = levels[i].lacks();
+        if (!lacks) return levels[i].kernels;
+        snprintf(why, size, "The instruction-set level '%s' cannot be used: %s; choose another LMK_ISA or unset it.", name,
+                 lacks);
+        return NULL;
+    }
+    snprintf(why, size, "'%.32s' is not an instruction-set level; LMK_ISA takes ref, avx2, avx512, amx or neon.", name);
+    return NULL;
+}
+
+static void choose(void)
+{
+    const char *wanted = getenv("LMK_ISA");
+    if (wanted && *wanted) {
+        chosen = find(wanted, reason, sizeof reason);
+        if (chosen) snprintf(reason, sizeof reason, "%s was asked for by LMK_ISA", wanted);
+        return;
+    }
+    size_t used = 0;
+    for (size_t i = 0; i < N_LEVELS && !chosen; i++) {
+        const char *lacks = levels[i].lacks();
+        if (!lacks) chosen = levels[i].kernels;
+        else if (lacks != not_written())
+            used += (size_t)snprintf(reason + used, sizeof reason - used, "%s%s: %s", used ? "; " : "", levels[i].name, lacks);
+    }
+    if (!used) snprintf(reason, sizeof reason, "%s is the highest level that lmhub has kernels for", chosen->isa);
+}
+
+const lmk_kernels *lmk_kernels_for(const char *level)
+{
+    if (level) {
+        char why[256];
+        const lmk_kernels *k = find(level, why, sizeof why);
+        if (!k) lmk_fail("%s", why);
+        return k;
+    }
+    pthread_once(&once, choose);
+    if (!chosen) lmk_fail("%s", reason);
+    return chosen;
+}
+
+const char *lmk_isa(void)
+{
+    const lmk_kernels *k = lmk_kernels_for(NULL);
+    return k ? k->isa : "none";
+}
+
+const char *lmk_isa_reason(void)
+{
+    lmk_kernels_for(NULL);
+    return reason;
+}

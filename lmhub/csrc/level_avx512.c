@@ -1,0 +1,55 @@
+/* level_avx512.c: AVX-512 F, BW, VL, DQ and VNNI. */
+#if defined(__x86_64__)
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")
+#include "core.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LMK_SUFFIX(name) name##_avx512
+#include "dequant.c"
+#define DEQUANT_ROW lmk_dequant_row_avx512
+
+#include "simd_avx512.h"
+#include "kernels.h"
+
+/* How far ahead of the block in work its weights are asked for: a few pages, where the hardware's own guess ends. */
+#define AHEAD 4096
+
+ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
+                         const lmk_q8_row *x, int64_t k, const int nx)
+{
+    v16 acc[8];
+    for (int j = 0; j < nx; j++) acc[j] = v_set(0.0f);
+    for (int64_t b = 0; b < k / LMK_BLOCK; b++, w += LMK_BLOCK * LMK_GROUP) {
+        __m512i wv[LMK_BLOCK / 4];
+        for (int t = 0; t < LMK_BLOCK / 4; t++) {
+            wv[t] = _mm512_loadu_si512(w + t * 64);
+            if (nx == 1) __builtin_prefetch(w + t * 64 + AHEAD);
+        }
+        v16 scale = v_load_f16(scales + b * LMK_GROUP);
+        for (int j = 0; j < nx; j++) {
+            const int8_t *q = x[j].q + b * LMK_BLOCK;
+            __m512i dot = _mm512_set1_epi32(x[j].correction[b]);
+            for (int t = 0; t < LMK_BLOCK / 4; t++) {
+                int32_t x4;
+                memcpy(&x4, q + t * 4, 4);
+                dot = _mm512_dpbusd_epi32(dot, wv[t], _mm512_set1_epi32(x4));
+            }
+            acc[j] = v_fma(_mm512_cvtepi32_ps(dot), v_mul(scale, v_set(x[j].scale[b])), acc[j]);
+        }
+    }
+    for (int j = 0; j < nx; j++) v_store_part(y[j] + i0, acc[j], n_out);
+}
+
+static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales, const lmk_q8_row *x,
+                   int64_t n_x, int64_t k)
+{
+    int64_t j = 0;
+    for (; j + 8 <= n_x; j += 8) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 8);
+    for (; j + 2 <= n_x; j += 2) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 2);
+    if (j < n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 1);
+}
+
+const lmk_kernels lmk_kernels_avx512 = KERNELS("avx512");
+#endif

@@ -1,0 +1,40 @@
+/* native.h: what the core extension exports to Python, beside the marked part of lmk.h. It is also the cdef. */
+#include "lmk.h"
+
+/* runtime: contexts, levels, threads */
+lmk_ctx *lmk_ctx_new(const char *level);           /* NULL = the level in use; NULL is returned for an unavailable one */
+void lmk_ctx_free(lmk_ctx *c);
+void lmk_ctx_reset(lmk_ctx *c);                    /* end of a step: everything in the arena is free again */
+void lmk_ctx_stats(const lmk_ctx *c, int64_t *n_malloc, int64_t *reserved);
+void lmk_abort(lmk_ctx *c);                        /* any thread; the next aborted() answers 1, once */
+
+uintptr_t lmk_table(void);                         /* 0, with a sentence, when LMK_ISA asks for what is not there */
+const char *lmk_isa(void);
+const char *lmk_isa_reason(void);                  /* why this level and not a higher one */
+const char *lmk_last_error(void);                  /* this thread's last sentence */
+int lmk_threads(void);
+int lmk_set_threads(int n);                        /* 0 = as many as the process may use */
+double lmk_bench_read(int64_t bytes, int threads); /* GB/s of reading memory; -1 when there is too little of it */
+
+/* weights. The first three are dequant.c's */
+int lmk_dequant_row(int32_t type, const void *src, float *dst, int64_t n);  /* n elements; -1 for an unknown type */
+int64_t lmk_type_block(int32_t type);              /* elements and bytes per block; -1 for an unknown type */
+int64_t lmk_type_bytes(int32_t type);
+int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert);  /* 0: type is not packed */
+int lmk_pack(const lmk_weight *w, void *dst);      /* w->data -> dst (64-byte aligned, lmk_packed_bytes long) */
+
+/* sampling */
+typedef struct lmk_sampling {
+    float temperature;             /* below 1e-4: the largest logit */
+    int32_t top_k;                 /* 0 = no limit */
+    float top_p, min_p;
+    float repeat_penalty, presence_penalty, frequency_penalty;
+} lmk_sampling;
+
+double lmk_uniform(uint64_t seed, uint64_t index); /* in [0, 1): the draw of token `index` of a completion */
+
+/* Draws one token from row (n_vocab). mask: one bit per id, 1 = allowed. pen_*: ids of the penalty window and how often
+ * each occurs. scratch: 12 * n_vocab bytes. Returns 0, 1 when every id is masked, 2 when a logit is NaN or +inf. */
+int lmk_sample(const float *row, int32_t n_vocab, const lmk_sampling *params, const uint32_t *mask, const int32_t *pen_id,
+               const int32_t *pen_count, int32_t n_pen, const int32_t *bias_id, const float *bias, int32_t n_bias, double u,
+               void *scratch, int32_t *token);

@@ -1,0 +1,98 @@
+/* simd_avx2.h: the 16-lane vector as two registers of AVX2 + FMA + F16C. See simd_ref.h for the meaning of each call. */
+#include <immintrin.h>
+#include <string.h>
+
+typedef struct v16 { __m256 lo, hi; } v16;
+typedef struct i16x { __m256i lo, hi; } i16x;
+
+#define BOTH(type, op, a, b) ((type){ op((a).lo, (b).lo), op((a).hi, (b).hi) })
+
+static inline v16 v_set(float a) { return (v16){ _mm256_set1_ps(a), _mm256_set1_ps(a) }; }
+static inline v16 v_load(const float *p) { return (v16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) }; }
+static inline void v_store(float *p, v16 a) { _mm256_storeu_ps(p, a.lo); _mm256_storeu_ps(p + 8, a.hi); }
+static inline v16 v_load_part(const float *p, int n, float rest)
+{
+    float t[16];
+    for (int i = 0; i < 16; i++) t[i] = i < n ? p[i] : rest;
+    return v_load(t);
+}
+static inline void v_store_part(float *p, v16 a, int n)
+{
+    float t[16];
+    v_store(t, a);
+    memcpy(p, t, (size_t)n * sizeof(float));
+}
+static inline v16 v_add(v16 a, v16 b) { return BOTH(v16, _mm256_add_ps, a, b); }
+static inline v16 v_sub(v16 a, v16 b) { return BOTH(v16, _mm256_sub_ps, a, b); }
+static inline v16 v_mul(v16 a, v16 b) { return BOTH(v16, _mm256_mul_ps, a, b); }
+static inline v16 v_div(v16 a, v16 b) { return BOTH(v16, _mm256_div_ps, a, b); }
+static inline v16 v_max(v16 a, v16 b) { return BOTH(v16, _mm256_max_ps, a, b); }
+static inline v16 v_min(v16 a, v16 b) { return BOTH(v16, _mm256_min_ps, a, b); }
+static inline v16 v_fma(v16 a, v16 b, v16 c)
+{
+    return (v16){ _mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi) };
+}
+
+static inline float v_sum(v16 a)
+{
+    __m256 s8 = _mm256_add_ps(a.lo, a.hi);
+    __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+static inline float v_top(v16 a)
+{
+    __m256 s8 = _mm256_max_ps(a.lo, a.hi);
+    __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+static inline i16x v_bits(v16 a) { return (i16x){ _mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi) }; }
+static inline v16 i_float(i16x a) { return (v16){ _mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi) }; }
+static inline i16x i_set(uint32_t a) { return (i16x){ _mm256_set1_epi32((int)a), _mm256_set1_epi32((int)a) }; }
+static inline i16x i_add(i16x a, i16x b) { return BOTH(i16x, _mm256_add_epi32, a, b); }
+static inline i16x i_sub(i16x a, i16x b) { return BOTH(i16x, _mm256_sub_epi32, a, b); }
+static inline i16x i_and(i16x a, i16x b) { return BOTH(i16x, _mm256_and_si256, a, b); }
+static inline i16x i_max(i16x a, i16x b) { return BOTH(i16x, _mm256_max_epi32, a, b); }
+static inline i16x i_half(i16x a) { return (i16x){ _mm256_srai_epi32(a.lo, 1), _mm256_srai_epi32(a.hi, 1) }; }
+static inline i16x i_exponent(i16x a) { return (i16x){ _mm256_slli_epi32(a.lo, 23), _mm256_slli_epi32(a.hi, 23) }; }
+
+static inline int32_t i_top(i16x a)
+{
+    __m256i m8 = _mm256_max_epi32(a.lo, a.hi);
+    __m128i m4 = _mm_max_epi32(_mm256_castsi256_si128(m8), _mm256_extracti128_si256(m8, 1));
+    __m128i m2 = _mm_max_epi32(m4, _mm_shuffle_epi32(m4, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(m2, _mm_shuffle_epi32(m2, 0xb1)));
+}
+
+static inline int32_t i_sum(i16x a)
+{
+    __m256i s8 = _mm256_add_epi32(a.lo, a.hi);
+    __m128i s4 = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
+    __m128i s2 = _mm_add_epi32(s4, _mm_shuffle_epi32(s4, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s2, _mm_shuffle_epi32(s2, 0xb1)));
+}
+
+static inline void i_store_i8(int8_t *p, i16x a)
+{
+    __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
+    __m128i b = _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+    _mm_storeu_si128((__m128i *)p, b);
+}
+
+static inline v16 v_load_f16(const uint16_t *p)
+{
+    return (v16){ _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))) };
+}
+
+static inline void v_store_f16(uint16_t *p, v16 a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+#define BLOCK_W 3
+#define BLOCK_X 2

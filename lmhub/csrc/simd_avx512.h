@@ -1,0 +1,82 @@
+/* simd_avx512.h: the 16-lane vector as one AVX-512 register. See simd_ref.h for the meaning of each call. */
+#include <immintrin.h>
+
+typedef __m512 v16;
+typedef __m512i i16x;
+
+static inline v16 v_set(float a) { return _mm512_set1_ps(a); }
+static inline v16 v_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void v_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
+static inline v16 v_load_part(const float *p, int n, float rest)
+{
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(rest), (__mmask16)((1u << n) - 1), p);
+}
+static inline void v_store_part(float *p, v16 a, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a); }
+static inline v16 v_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
+static inline v16 v_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
+static inline v16 v_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
+static inline v16 v_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
+static inline v16 v_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
+static inline v16 v_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
+static inline v16 v_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
+
+static inline float v_sum(v16 a)
+{
+    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+static inline float v_top(v16 a)
+{
+    __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+static inline i16x v_bits(v16 a) { return _mm512_castps_si512(a); }
+static inline v16 i_float(i16x a) { return _mm512_castsi512_ps(a); }
+static inline i16x i_set(uint32_t a) { return _mm512_set1_epi32((int)a); }
+static inline i16x i_add(i16x a, i16x b) { return _mm512_add_epi32(a, b); }
+static inline i16x i_sub(i16x a, i16x b) { return _mm512_sub_epi32(a, b); }
+static inline i16x i_and(i16x a, i16x b) { return _mm512_and_si512(a, b); }
+static inline i16x i_half(i16x a) { return _mm512_srai_epi32(a, 1); }
+static inline i16x i_exponent(i16x a) { return _mm512_slli_epi32(a, 23); }
+static inline i16x i_max(i16x a, i16x b) { return _mm512_max_epi32(a, b); }
+static inline int32_t i_top(i16x a) { return _mm512_reduce_max_epi32(a); }
+static inline int32_t i_sum(i16x a) { return _mm512_reduce_add_epi32(a); }
+static inline void i_store_i8(int8_t *p, i16x a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
+
+static inline v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline void v_store_f16(uint16_t *p, v16 a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* y[b][i0 + a] = v_sum(acc[a][b]): sixteen sums at once, each by v_sum's tree, as a transposition with additions. */
+#define V_SUM_4X4
+static inline void v_sum_4x4(float *const *y, int64_t i0, v16 acc[4][4])
+{
+    v16 s8[8], s4[4], s2[2];
+    for (int i = 0; i < 8; i++) {
+        v16 p = acc[i / 2][i % 2 * 2], q = acc[i / 2][i % 2 * 2 + 1];
+        s8[i] = v_add(_mm512_shuffle_f32x4(p, q, 0x44), _mm512_shuffle_f32x4(p, q, 0xee));
+    }
+    for (int i = 0; i < 4; i++)
+        s4[i] = v_add(_mm512_shuffle_f32x4(s8[2 * i], s8[2 * i + 1], 0x88),
+                      _mm512_shuffle_f32x4(s8[2 * i], s8[2 * i + 1], 0xdd));
+    for (int i = 0; i < 2; i++) {
+        __m512d p = _mm512_castps_pd(s4[2 * i]), q = _mm512_castps_pd(s4[2 * i + 1]);
+        s2[i] = v_add(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)), _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)));
+    }
+    v16 s = v_add(_mm512_shuffle_ps(s2[0], s2[1], 0x88), _mm512_shuffle_ps(s2[0], s2[1], 0xdd));
+    _mm_storeu_ps(y[0] + i0, _mm512_extractf32x4_ps(s, 0));
+    _mm_storeu_ps(y[1] + i0, _mm512_extractf32x4_ps(s, 1));
+    _mm_storeu_ps(y[2] + i0, _mm512_extractf32x4_ps(s, 2));
+    _mm_storeu_ps(y[3] + i0, _mm512_extractf32x4_ps(s, 3));
+}
+
+#define BLOCK_W 4
+#define BLOCK_X 4

@@ -1,0 +1,137 @@
+"""One step of a ragged batch through a family's C forward: chunks in, logits out.
+
+Checks the chunks, lays them out as `lmk_span` and token arrays, makes the one call, and only then advances the states.
+Knows no architecture: the family hands over its ffi and a function of (spans, n_spans, tokens, n, logits) -> status.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmhub.errors import KernelError, PromptTooLong, RequestError
+from lmhub.family import KVDtype, LoadOptions
+from lmhub.gguf import GGUFFile
+from lmhub.kv import KVState
+from lmhub.model import Chunk, MemoryPlan
+from lmhub.native import check, lib
+
+StepFunction = Callable[[Any, int, Any, int, Any], int]
+
+_WANT = {"none": lib.LMK_WANT_NONE, "last": lib.LMK_WANT_LAST, "all": lib.LMK_WANT_ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The shape of a model's KV cache, apart from its capacity. All layers are alike."""
+
+    n_layer: int
+    n_kv: int
+    k_dim: int
+    v_dim: int
+    dtype: KVDtype
+
+    def state(self, n_ctx: int) -> KVState:
+        """An empty cache of `n_ctx` positions. Raises KernelError when that is not possible."""
+        if n_ctx < 1:
+            raise KernelError(f"A context of {n_ctx} positions is not possible; choose at least 1.")
+        return KVState(self.n_layer, self.n_kv, self.k_dim, self.v_dim, n_ctx, self.dtype)
+
+    def plan(self, file: GGUFFile, options: LoadOptions) -> MemoryPlan:
+        """What loading the file takes, when all its matrices are packed and each sequence has one such cache."""
+        packed = sum(
+            lib.lmk_packed_bytes(tensor.type.id, tensor.shape[-2], tensor.shape[-1], math.prod(tensor.shape[:-2]))
+            for tensor in file.tensors.values()
+            if len(tensor.shape) > 1
+        )
+        mapped = sum(tensor.nbytes for tensor in file.tensors.values())
+        state = KVState.nbytes_for(self.n_layer, self.n_kv, self.k_dim, self.v_dim, options.n_ctx, self.dtype)
+        return MemoryPlan(mapped, packed, state)
+
+
+class RaggedForward:
+    """Runs steps of one model. Buffers grow to the largest step so far: steady decoding allocates nothing."""
+
+    def __init__(self, ffi: Any, step: StepFunction, n_vocab: int, geometry: Geometry):
+        self._ffi = ffi
+        self._step: StepFunction | None = step
+        self._geometry = geometry
+        self._n_vocab = n_vocab
+        self._spans = ffi.new("lmk_span[]", 1)
+        self._tokens = np.empty(1, np.int32)
+        self._logits = np.empty((1, n_vocab), np.float32)
+        self._tokens_c = ffi.from_buffer("int32_t[]", self._tokens)
+        self._logits_c = ffi.from_buffer("float[]", self._logits)
+
+    def __call__(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        """`CausalLM.forward`: float32 `(n_wanted, n_vocab)`, valid until the next call.
+
+        Raises RequestError (PromptTooLong where a state is full) before anything has run; GenerationError when the step
+        was aborted and KernelError when it failed, with every state as it was.
+        """
+        if self._step is None:
+            raise KernelError("The model has been closed; open it again.")
+        if not chunks:
+            return self._logits[:0]
+        tokens = self._checked(chunks)
+        counts = [len(one) for one in tokens]
+        n = sum(counts)
+        wanted = sum({"none": 0, "last": 1, "all": count}[c.want] for c, count in zip(chunks, counts, strict=True))
+        self._reserve(len(chunks), n, wanted)
+        row = 0
+        for span, chunk, ids in zip(self._spans, chunks, tokens, strict=False):
+            self._tokens[row : row + len(ids)] = ids
+            span.kv = self._ffi.cast("lmk_kv *", chunk.state.address)  # type: ignore[attr-defined]
+            span.n_past, span.row, span.n, span.want = chunk.state.n_tokens, row, len(ids), _WANT[chunk.want]
+            row += len(ids)
+        check(self._step(self._spans, len(chunks), self._tokens_c, n, self._logits_c))
+        for chunk, count in zip(chunks, counts, strict=True):
+            chunk.state.n_tokens += count
+        return self._logits[:wanted]
+
+    def _checked(self, chunks: Sequence[Chunk]) -> list[NDArray[Any]]:
+        """The token ids of every chunk as arrays, after all checks."""
+        if len({id(chunk.state) for chunk in chunks}) < len(chunks):
+            raise RequestError("A state occurs twice in one step; give each sequence one chunk.")
+        out = []
+        for chunk in chunks:
+            ids = np.asarray(chunk.tokens)
+            if ids.size == 0:
+                raise RequestError("A chunk holds no tokens; give at least one.")
+            if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= self._n_vocab:
+                raise RequestError(f"A token id is not a whole number from 0 to {self._n_vocab - 1}; check the prompt.")
+            state = chunk.state
+            if not (isinstance(state, KVState) and self._fits(state)):
+                raise RequestError("A state belongs to another model; make one with new_state of this model.")
+            if state.n_tokens + len(ids) > state.capacity:
+                raise PromptTooLong(
+                    f"{len(ids)} tokens do not fit behind the {state.n_tokens} in a context of {state.capacity}; "
+                    f"shorten the prompt or open the model with a larger context."
+                )
+            out.append(ids)
+        return out
+
+    def _fits(self, state: KVState) -> bool:
+        """Whether C may write this model's keys and values there."""
+        c, own = state.c, self._geometry
+        return (c.n_layer, c.n_kv, c.k_dim, c.v_dim) == (own.n_layer, own.n_kv, own.k_dim, own.v_dim)
+
+    def close(self) -> None:
+        """Run no more steps: the weights are about to go."""
+        self._step = None
+
+    def _reserve(self, n_spans: int, n: int, wanted: int) -> None:
+        """Room for a step of that size."""
+        if n_spans > len(self._spans):
+            self._spans = self._ffi.new("lmk_span[]", n_spans)
+        if n > len(self._tokens):
+            self._tokens = np.empty(n, np.int32)
+            self._tokens_c = self._ffi.from_buffer("int32_t[]", self._tokens)
+        if wanted > len(self._logits):
+            self._logits = np.empty((wanted, self._n_vocab), np.float32)
+            self._logits_c = self._ffi.from_buffer("float[]", self._logits)

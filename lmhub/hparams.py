@@ -1,0 +1,75 @@
+"""Hyper-parameters of a model file: `Keys` reads an architecture's numbers and holds each to a range.
+
+The file is untrusted: a number that reaches C or an allocation has passed through here. Knows no architecture's keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lmhub.errors import ModelFileError, UnsupportedModel
+
+if TYPE_CHECKING:
+    from lmhub.gguf import GGUFFile
+
+
+class Keys:
+    """The metadata of a file under the prefix of its architecture: `keys.whole("block_count", 1, 1024)`."""
+
+    def __init__(self, file: GGUFFile):
+        self.file = file
+        self.arch = file.architecture
+
+    def __contains__(self, name: str) -> bool:
+        return f"{self.arch}.{name}" in self.file.metadata
+
+    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """An integer in [low, high]; `default` where the key is absent. Raises ModelFileError."""
+        value = self._value(name, default)
+        if type(value) is not int or not low <= value <= high:
+            self._refuse(name, value, f"a whole number from {low} to {high}")
+        return value
+
+    def real(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        """A finite number in [low, high]; `default` where the key is absent. Raises ModelFileError."""
+        value = self._value(name, default)
+        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+            return float(value)
+        self._refuse(name, value, f"a number from {low:g} to {high:g}")
+
+    def per_layer(self, name: str, n_layer: int, low: int, high: int, default: int | None = None) -> tuple[int, ...]:
+        """One integer for each layer, from an array of at least `n_layer` or a single value. Raises ModelFileError."""
+        value = self._value(name, default)
+        values: list[Any] = list(value[:n_layer]) if isinstance(value, list | tuple) else [value] * n_layer
+        if len(values) < n_layer or any(type(one) is not int or not low <= one <= high for one in values):
+            self._refuse(name, value, f"one or {n_layer} whole numbers from {low} to {high}")
+        return tuple(values)
+
+    def uniform(self, name: str, n_layer: int, low: int, high: int, default: int | None = None) -> int:
+        """Like `per_layer`, for a model with the same value in every layer. Raises UnsupportedModel if it has not."""
+        values = self.per_layer(name, n_layer, low, high, default)
+        if len(set(values)) != 1:
+            raise UnsupportedModel(
+                f"{self.file.path.name}: {self.arch}.{name} differs between layers, which this family does not serve; "
+                f"use a file with one value for all layers."
+            )
+        return values[0]
+
+    def text(self, name: str, default: str) -> str:
+        """A string; `default` where the key is absent. Raises ModelFileError."""
+        return self.file.optional(f"{self.arch}.{name}", str, default)
+
+    def _value(self, name: str, default: object) -> object:
+        value = self.file.metadata.get(f"{self.arch}.{name}", default)
+        if value is None:
+            raise ModelFileError(
+                f"{self.file.path.name}: the metadata key {self.arch}.{name} is missing; convert the model again."
+            )
+        return value
+
+    def _refuse(self, name: str, value: object, wanted: str) -> NoReturn:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise ModelFileError(
+            f"{self.file.path.name}: {self.arch}.{name} is {shown}, but must be {wanted}; convert the model again."
+        )

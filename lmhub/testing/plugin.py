@@ -1,0 +1,57 @@
+"""Fixtures for every suite, the core's and the plugins': pytest loads this file by itself where lmhub is installed.
+
+Nothing of lmhub is imported before a fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from lmhub.hub import Hub
+    from lmhub.testing.tiny import Tiny
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A hub without any installed plugin; `hub.plugins.register(plugin, name)` adds one. Closed at the end."""
+    from lmhub.hub import Hub
+
+    made = Hub(entry_points=False)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tiny_gguf(tmp_path: Path) -> Callable[..., Path]:
+    """`tiny_gguf(arch, **hparams)`: the path of a small random model with a vocabulary and a chat template."""
+    from lmhub.testing import tiny
+
+    def write(arch: str, **hparams: Any) -> Path:
+        model: Tiny = tiny.decoder(arch, **hparams)
+        return tiny.write(tmp_path / f"{arch}.gguf", model)
+
+    return write
+
+
+@pytest.fixture
+def fake_server(hub: Hub) -> Iterator[Callable[..., str]]:
+    """`fake_server(reply, **settings)`: the URL of a real server on a free port whose model answers every prompt with `reply`.
+
+    `reply` as in `lmhub.testing.serving.serve_fake`; stopped at the end of the test.
+    """
+    from lmhub.testing.serving import running, serve_fake
+
+    with ExitStack() as stack:
+
+        def start(reply: Any, **settings: Any) -> str:
+            stack.enter_context(serve_fake(hub, reply))
+            server: AbstractContextManager[str] = running(hub, **settings)
+            return stack.enter_context(server)
+
+        yield start

@@ -1,0 +1,211 @@
+"""From a file's tensors to what kernels read: `Weights`, which every family's `load` goes through.
+
+Checks shapes against the model's sizes, packs the types that have a packed layout, reports progress, keeps everything
+alive, and knows at the end which tensors nobody asked for. Knows no architecture.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmhub.errors import ModelFileError, UnsupportedModel
+from lmhub.gguf import GGUFFile, Tensor
+from lmhub.native import check, ffi, lib, pages
+
+log = logging.getLogger("lmhub.weights")
+
+SLICE_BYTES = 1 << 25
+"""How much of a tensor is packed before its pages are given back: peak memory is the packed weights plus this."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matrix:
+    """A weight as kernels see it: `c` is the core's `lmk_weight *`, valid as long as this object."""
+
+    c: Any
+    refs: tuple[Any, ...]
+
+    @property
+    def address(self) -> int:
+        """The pointer as an integer."""
+        return int(ffi.cast("uintptr_t", self.c))
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory that the packed copy takes; 0 where kernels read the file's own bytes."""
+        w = self.c
+        return int(lib.lmk_packed_bytes(w.type, w.rows, w.cols, w.n_expert)) if w.packed else 0
+
+
+class Weights:
+    """The tensors of one file, taken one by one. `progress(done_bytes, total_bytes)` is called as they are."""
+
+    def __init__(self, file: GGUFFile, progress: Callable[[int, int], None] | None = None):
+        self._file = file
+        self._progress = progress
+        self._matrices: dict[str, Matrix] = {}
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+        self._total = sum(tensor.nbytes for tensor in file.tensors.values())
+        self._done = 0
+
+    def has(self, name: str) -> bool:
+        """Whether the file has that tensor."""
+        return name in self._file.tensors
+
+    def matrix(self, name: str, rows: int, cols: int, n_expert: int = 1) -> Matrix:
+        """The weight `(rows, cols)`, or `(n_expert, rows, cols)` for more than one expert, ready for the kernels.
+
+        Asking twice gives the same object, so a tied head costs nothing. Raises ModelFileError when the tensor is
+        missing or has another shape.
+        """
+        tensor = self._tensor(name, (rows, cols) if n_expert == 1 else (n_expert, rows, cols))
+        if name not in self._matrices:
+            self._matrices[name] = self._load(tensor, rows, cols, n_expert)
+        return self._matrices[name]
+
+    def vector(self, name: str, n: int) -> NDArray[np.float32]:
+        """The tensor `(n,)` as float32. Raises ModelFileError when it is missing or has another shape."""
+        tensor = self._tensor(name, (n,))
+        if name not in self._vectors:
+            values = np.empty(n, np.float32)
+            source, target = ffi.from_buffer(tensor.data), ffi.from_buffer("float[]", values)
+            if lib.lmk_dequant_row(tensor.type.id, source, target, n):
+                raise self._unreadable(tensor)
+            tensor.release()
+            self._report(tensor.nbytes)
+            self._vectors[name] = values
+        return self._vectors[name]
+
+    def optional_matrix(self, name: str, rows: int, cols: int, n_expert: int = 1) -> Matrix | None:
+        """Like `matrix`, or None when the file has no such tensor."""
+        return self.matrix(name, rows, cols, n_expert) if self.has(name) else None
+
+    def optional_vector(self, name: str, n: int) -> NDArray[np.float32] | None:
+        """Like `vector`, or None when the file has no such tensor."""
+        return self.vector(name, n) if self.has(name) else None
+
+    def stack(self, names: Sequence[str], rows: int, cols: int) -> Matrix:
+        """Plain matrices of one type as the experts of a single weight, as files from before stacked tensors have them.
+
+        Raises ModelFileError as `matrix` does, UnsupportedModel when their types differ.
+        """
+        tensors = [self._tensor(name, (rows, cols)) for name in names]
+        if len({tensor.type for tensor in tensors}) > 1:
+            raise UnsupportedModel(
+                f"{self._file.path.name}: the experts {names[0]} to {names[-1]} have tensors of different types; "
+                f"convert the model again, with stacked experts."
+            )
+        if names[0] not in self._matrices:
+            joined = pages(sum(tensor.nbytes for tensor in tensors))
+            for at, tensor in enumerate(tensors):
+                joined[at * tensor.nbytes : (at + 1) * tensor.nbytes] = tensor.data.tobytes()
+                tensor.release()
+                self._report(tensor.nbytes)
+            kind = tensors[0].type.id
+            c = ffi.new("lmk_weight *", {"type": kind, "n_expert": len(names), "rows": rows, "cols": cols})
+            c.data = ffi.from_buffer(joined)
+            self._matrices |= dict.fromkeys(names, Matrix(c, (joined,)))
+        return self._matrices[names[0]]
+
+    def bind(self, ffi: Any, struct: Any, field: str, weight: Matrix | NDArray[Any] | None) -> None:
+        """Store a weight in a field of a plugin's C struct, made by `ffi`: by value or as a pointer, as declared.
+
+        None leaves the field as it is: zero, in a struct that `ffi.new` made. This object must outlive the struct.
+        """
+        if weight is None:
+            return
+        kind = ffi.typeof(struct)
+        declared = dict((kind.item if kind.kind == "pointer" else kind).fields)[field].type
+        if declared.kind == "struct":
+            assert isinstance(weight, Matrix)
+            ffi.memmove(ffi.addressof(struct, field), ffi.cast("char *", weight.address), ffi.sizeof(declared))
+        else:
+            address = weight.address if isinstance(weight, Matrix) else weight.ctypes.data
+            setattr(struct, field, ffi.cast(declared, address))
+
+    def finish(self, skip: Iterable[str] = ()) -> tuple[str, ...]:
+        """Loading is over. Logs and returns the names of tensors that nobody asked for and no `skip` pattern covers.
+
+        Raises UnsupportedModel for an unused `*.scale` tensor: the weight beside it would be wrong without it.
+        """
+        patterns = tuple(skip)
+        used = self._matrices.keys() | self._vectors.keys()
+        unused = [name for name in self._file.tensors if name not in used]
+        unused = [name for name in unused if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+        for name in unused:
+            if name.endswith(".scale"):
+                raise UnsupportedModel(
+                    f"{self._file.path.name}: the tensor {name} scales a weight, which this model family does not do; "
+                    f"use a file of another quantisation."
+                )
+        if unused:
+            listed = ", ".join(unused[:8]) + (" and more" if len(unused) > 8 else "")
+            log.warning("%s: %d tensors are not used by this family: %s", self._file.path.name, len(unused), listed)
+        if self._progress is not None:
+            self._progress(self._total, self._total)
+        return tuple(unused)
+
+    def nbytes_packed(self) -> int:
+        """Memory of all packed copies."""
+        return sum(matrix.packed_bytes for matrix in self._matrices.values())
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = self._file.tensor(name)
+        if tensor.shape != shape:
+            raise ModelFileError(
+                f"{self._file.path.name}: the tensor {name} has the shape {tensor.shape}, and the model's sizes "
+                f"ask for {shape}; convert the model again."
+            )
+        if lib.lmk_type_block(tensor.type.id) < 0:
+            raise self._unreadable(tensor)
+        return tensor
+
+    def _unreadable(self, tensor: Tensor) -> UnsupportedModel:
+        return UnsupportedModel(
+            f"{self._file.path.name}: the tensor {tensor.name} of type {tensor.type.name} and shape {tensor.shape} is "
+            f"nothing that a kernel reads; use a file of another quantisation."
+        )
+
+    def _load(self, tensor: Tensor, rows: int, cols: int, n_expert: int) -> Matrix:
+        data = tensor.data
+        c = ffi.new("lmk_weight *", {"type": tensor.type.id, "n_expert": n_expert, "rows": rows, "cols": cols})
+        c.data = ffi.from_buffer(data)
+        nbytes = lib.lmk_packed_bytes(tensor.type.id, rows, cols, n_expert)
+        if not nbytes:
+            self._report(tensor.nbytes)
+            return Matrix(c, (data,))
+        packed = pages(nbytes, huge=True)
+        target = ffi.from_buffer(packed)
+        for part, source, offset in _slices(c, tensor.nbytes, nbytes):
+            check(lib.lmk_pack(part, target + offset))
+            tensor.release()
+            self._report(source)
+        c.packed = target
+        return Matrix(c, (data, packed, target))
+
+    def _report(self, nbytes: int) -> None:
+        self._done += nbytes
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _slices(c: Any, nbytes: int, packed_bytes: int) -> Iterator[tuple[Any, int, int]]:
+    """A packable weight in pieces: an `lmk_weight *` each, its bytes in the file, its offset in the packed copy."""
+    group = 16
+    row = nbytes // (c.n_expert * c.rows)
+    per_expert = packed_bytes // c.n_expert
+    packed_group = per_expert // -(-c.rows // group)
+    step = max(SLICE_BYTES // (row * group), 1) * group
+    for expert in range(c.n_expert):
+        for first in range(0, c.rows, step):
+            n = min(step, c.rows - first)
+            part = ffi.new("lmk_weight *", {"type": c.type, "n_expert": 1, "rows": n, "cols": c.cols})
+            part.data = ffi.cast("char *", c.data) + (expert * c.rows + first) * row
+            yield part, n * row, expert * per_expert + first // group * packed_group

@@ -1,0 +1,23 @@
+"""Llama and its relatives for lmhub. Start reading at `model.load`, then `csrc/llama.c`.
+
+This module holds records only: nothing heavy is imported before a model is loaded.
+"""
+
+from __future__ import annotations
+
+from lmhub import Caps, Family, hookimpl
+
+
+@hookimpl
+def lmhub_families() -> list[Family]:
+    return [
+        Family(
+            "llama",
+            archs=("llama",),
+            load="lmhub_llama.model:load",
+            plan="lmhub_llama.model:plan",
+            caps=Caps(),
+            sampling={"temperature": 0.7, "top_p": 0.9},
+            doc="Llama 1 to 3, SmolLM2, TinyLlama, Mistral, Mixtral",
+        )
+    ]

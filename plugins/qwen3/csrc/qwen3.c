@@ -1,0 +1,184 @@
+/* qwen3.c: the forward pass of Qwen3 (arXiv:2505.09388), dense and mixture-of-experts.
+ *
+ * A pre-norm decoder: grouped-query attention with RMS norm on every query and key head before the rotation, then a
+ * SwiGLU feed-forward, one or a few of many. Everything numeric is an op of the core's table; see lmk.h for shapes.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "lmk.h"
+#include "qwen3.h"
+
+typedef struct step {
+    lmk_ctx *c;
+    const lmk_span *spans;
+    int32_t n_spans;
+    int64_t n;                                  /* rows */
+    float *x, *h;                               /* (n, d) residual stream; normed input or output of a block */
+    float *q, *k, *v, *o;                       /* (n, H hd), (n, KV hd), (n, KV vd), (n, H vd) */
+    float *cs;                                  /* (n, n_pairs, 2) cos and sin of each row's position */
+} step;
+
+static float *floats(lmk_ctx *c, int64_t count) { return lmk->alloc(c, (size_t)count * sizeof(float)); }
+
+static int no_memory(int64_t n)
+{
+    return lmk->fail("There is no memory left for a step of %lld rows; lower the batch size.", (long long)n);
+}
+
+/* Columns [from, from + width) of src (n, ld) become dst (n, width). */
+static void columns(float *dst, const float *src, int64_t n, int64_t from, int64_t width, int64_t ld)
+{
+    for (int64_t i = 0; i < n; i++) memcpy(dst + i * width, src + i * ld + from, (size_t)width * sizeof(float));
+}
+
+/* q, k, v = W_q h, W_k h, W_v h */
+static int project(const qwen3_layer *l, step *s, int64_t nq, int64_t nk, int64_t nv)
+{
+    lmk_ctx *c = s->c;
+    if (l->attn_qkv.data) {
+        const size_t mark = lmk->mark(c);
+        float *qkv = floats(c, s->n * (nq + nk + nv));
+        if (!qkv) return no_memory(s->n);
+        if (lmk->linear(c, qkv, &l->attn_qkv, s->h, s->n)) return -1;
+        columns(s->q, qkv, s->n, 0, nq, nq + nk + nv);
+        columns(s->k, qkv, s->n, nq, nk, nq + nk + nv);
+        columns(s->v, qkv, s->n, nq + nk, nv, nq + nk + nv);
+        lmk->release(c, mark);
+    } else {
+        if (lmk->linear(c, s->q, &l->attn_q, s->h, s->n)) return -1;
+        if (lmk->linear(c, s->k, &l->attn_k, s->h, s->n)) return -1;
+        if (lmk->linear(c, s->v, &l->attn_v, s->h, s->n)) return -1;
+    }
+    if (l->attn_q_bias) lmk->add_bias(c, s->q, l->attn_q_bias, s->n, nq);
+    if (l->attn_k_bias) lmk->add_bias(c, s->k, l->attn_k_bias, s->n, nk);
+    if (l->attn_v_bias) lmk->add_bias(c, s->v, l->attn_v_bias, s->n, nv);
+    return 0;
+}
+
+/* x += W_o attention(norm(x)) */
+static int attention(const qwen3_model *m, int32_t il, step *s)
+{
+    const qwen3_layer *l = &m->layers[il];
+    lmk_ctx *c = s->c;
+    const int64_t n = s->n, H = m->n_head, KV = m->n_kv, hd = m->head_dim;
+
+    lmk->rms_norm(c, s->h, s->x, l->attn_norm, n, m->n_embd, m->rms_eps);
+    if (project(l, s, H * hd, KV * hd, KV * m->value_dim)) return -1;
+
+    lmk->rms_norm(c, s->q, s->q, l->attn_q_norm, n * H, hd, m->rms_eps);
+    lmk->rms_norm(c, s->k, s->k, l->attn_k_norm, n * KV, hd, m->rms_eps);
+    lmk->rope(c, s->q, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+    lmk->rope(c, s->k, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+
+    lmk->kv_append(c, il, s->spans, s->n_spans, s->k, s->v);
+    lmk->attend(c, s->o, s->q, il, s->spans, s->n_spans, m->n_head, 1.0f / sqrtf((float)hd), 0);
+
+    if (lmk->linear(c, s->h, &l->attn_output, s->o, n)) return -1;
+    if (l->attn_output_bias) lmk->add_bias(c, s->h, l->attn_output_bias, n, m->n_embd);
+    lmk->add(c, s->x, s->h, n * m->n_embd);
+    return 0;
+}
+
+/* x += W_down(silu(W_gate h) * W_up h), h = norm(x) */
+static int dense(const qwen3_model *m, const qwen3_layer *l, step *s)
+{
+    lmk_ctx *c = s->c;
+    const int64_t n = s->n, ff = l->ffn_down.cols;
+    float *gate = floats(c, n * ff), *up = floats(c, n * ff);
+    if (!gate || !up) return no_memory(n);
+    if (lmk->linear(c, gate, &l->ffn_gate, s->h, n)) return -1;
+    if (lmk->linear(c, up, &l->ffn_up, s->h, n)) return -1;
+    lmk->silu_mul(c, gate, gate, up, n, ff, ff);
+    if (lmk->linear(c, s->h, &l->ffn_down, gate, n)) return -1;
+    lmk->add(c, s->x, s->h, n * m->n_embd);
+    return 0;
+}
+
+/* x += sum over the k experts e of each row: w_e W_down,e(silu(W_gate,e h) * W_up,e h), h = norm(x) */
+static int experts(const qwen3_model *m, const qwen3_layer *l, step *s)
+{
+    lmk_ctx *c = s->c;
+    const int64_t n = s->n, E = l->ffn_gate_inp.rows, ff = l->ffn_down.cols, slots = n * m->n_expert_used;
+    lmk_route r = { .n = n, .k = m->n_expert_used };
+    r.expert = lmk->alloc(c, (size_t)slots * sizeof(int32_t));
+    r.weight = floats(c, slots);
+    float *router = floats(c, n * E), *act = floats(c, slots * ff), *wide = floats(c, slots * 2 * ff);
+    float *y = floats(c, slots * m->n_embd);
+    if (!r.expert || !r.weight || !router || !act || !wide || !y)
+        return no_memory(n);
+
+    if (lmk->linear(c, router, &l->ffn_gate_inp, s->h, n)) return -1;
+    if (lmk->route(c, &r, router, E)) return -1;
+    if (l->ffn_gate_up.data) {                                            /* wide: (slots, 2 ff) */
+        if (lmk->linear_experts(c, wide, &l->ffn_gate_up, s->h, 0, &r)) return -1;
+        lmk->silu_mul(c, act, wide, wide + ff, slots, ff, 2 * ff);
+    } else {                                                              /* wide: gate (slots, ff), up (slots, ff) */
+        if (lmk->linear_experts(c, wide, &l->ffn_gate, s->h, 0, &r)) return -1;
+        if (lmk->linear_experts(c, wide + slots * ff, &l->ffn_up, s->h, 0, &r)) return -1;
+        lmk->silu_mul(c, act, wide, wide + slots * ff, slots, ff, ff);
+    }
+    if (lmk->linear_experts(c, y, &l->ffn_down, act, 1, &r)) return -1;
+    lmk->moe_sum(c, s->x, y, &r, m->n_embd);
+    return 0;
+}
+
+static int feed_forward(const qwen3_model *m, int32_t il, step *s)
+{
+    const qwen3_layer *l = &m->layers[il];
+    const size_t mark = lmk->mark(s->c);
+    lmk->rms_norm(s->c, s->h, s->x, l->ffn_norm, s->n, m->n_embd, m->rms_eps);
+    const int status = l->ffn_gate_inp.data ? experts(m, l, s) : dense(m, l, s);
+    lmk->release(s->c, mark);
+    return status;
+}
+
+/* logits = W_out norm(x), of the rows that somebody wants. Gathers them at the front of h. */
+static int head(const qwen3_model *m, step *s, float *logits)
+{
+    int64_t wanted = 0;
+    for (int32_t i = 0; i < s->n_spans; i++) {
+        const lmk_span *span = &s->spans[i];
+        const int64_t count = span->want == LMK_WANT_ALL ? span->n : span->want == LMK_WANT_LAST ? 1 : 0;
+        const float *rows = s->x + (int64_t)(span->row + span->n - count) * m->n_embd;
+        memcpy(s->h + wanted * m->n_embd, rows, (size_t)(count * m->n_embd) * sizeof(float));
+        wanted += count;
+    }
+    if (!wanted) return 0;
+    lmk->rms_norm(s->c, s->h, s->h, m->output_norm, wanted, m->n_embd, m->rms_eps);
+    return lmk->linear(s->c, logits, &m->output, s->h, wanted);
+}
+
+static int run(const qwen3_model *m, step *s, const int32_t *tokens, float *logits)
+{
+    lmk_ctx *c = s->c;
+    const int64_t n = s->n, H = m->n_head, KV = m->n_kv;
+    s->x = floats(c, n * m->n_embd);
+    s->h = floats(c, n * m->n_embd);
+    s->q = floats(c, n * H * m->head_dim);
+    s->k = floats(c, n * KV * m->head_dim);
+    s->v = floats(c, n * KV * m->value_dim);
+    s->o = floats(c, n * H * m->value_dim);
+    s->cs = floats(c, n * m->n_pairs * 2);
+    if (!s->x || !s->h || !s->q || !s->k || !s->v || !s->o || !s->cs)
+        return no_memory(n);
+
+    if (lmk->get_rows(c, s->x, &m->token_embd, tokens, n)) return -1;
+    lmk->rope_angles(c, s->cs, s->spans, s->n_spans, m->inv_freq, m->n_pairs, m->rope_magnitude);
+    for (int32_t il = 0; il < m->n_layer; il++) {
+        if (lmk->aborted(c)) return LMK_ABORTED;
+        if (attention(m, il, s)) return -1;
+        if (feed_forward(m, il, s)) return -1;
+    }
+    return head(m, s, logits);
+}
+
+int qwen3_forward(const qwen3_model *m, lmk_ctx *c, const lmk_span *spans, int32_t n_spans, const int32_t *tokens,
+                  int32_t n, float *logits)
+{
+    step s = { .c = c, .spans = spans, .n_spans = n_spans, .n = n };
+    const size_t mark = lmk->mark(c);
+    const int status = run(m, &s, tokens, logits);
+    lmk->release(c, mark);
+    return status;
+}

@@ -1,0 +1,26 @@
+"""Qwen3, dense and mixture-of-experts, for lmhub. Start reading at `model.load`, then `csrc/qwen3.c`.
+
+This module holds records only: nothing heavy is imported before a model is loaded.
+"""
+
+from __future__ import annotations
+
+from lmhub import HERMES, Caps, Family, ThinkMarkers, hookimpl
+
+
+@hookimpl
+def lmhub_families() -> list[Family]:
+    return [
+        Family(
+            "qwen3",
+            archs=("qwen3", "qwen3moe"),
+            load="lmhub_qwen3.model:load",
+            plan="lmhub_qwen3.model:plan",
+            caps=Caps(tools=True, reasoning=True),
+            think=ThinkMarkers(),
+            tools=HERMES,
+            # The model cards' values without thinking; files made from a thinking model carry their own.
+            sampling={"temperature": 0.7, "top_k": 20, "top_p": 0.8},
+            doc="Qwen3 0.6B to 235B, dense and mixture-of-experts",
+        )
+    ]

@@ -1,0 +1,224 @@
+"""Breaks the forward pass on purpose, one rule at a time, and demands that the comparison with the oracle notices.
+
+Three kinds of mutant. Those in C are built from a changed copy of `csrc`. Those in what the plugin reads from the file
+are played by giving it a changed file and the oracle the right one. Those in the core's kernels are played by breaking
+the oracle.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmhub
+from lmhub.family import LoadOptions
+from lmhub.gguf import open_gguf
+from lmhub.testing import drive
+from lmhub.testing.golden import NMSE_TOLERANCE, REL_TOLERANCE
+from lmhub.testing.reference import nmse, relative_error
+from lmhub.testing.rewrite import rewrite
+from lmhub.testing.tiny import Tiny, decoder, write
+
+PROJECT = Path(__file__).parents[1]
+N_CTX = 128
+
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
+KEYS = {"attention.layer_norm_rms_epsilon": 0.02, **YARN}
+DENSE = decoder("qwen3", qk_norm=True, biases=True, **KEYS)
+MOE = decoder("qwen3moe", qk_norm=True, n_expert=6, n_expert_used=3, n_ff=64)
+
+
+def fused() -> Tiny:
+    """Fused projections in both halves of the block."""
+    added = {f"blk.{i}.attn_qkv.weight": (320, 64) for i in range(2)}
+    added |= {f"blk.{i}.ffn_gate_up_exps.weight": (6, 128, 64) for i in range(2)}
+    gone = ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate_exps.weight", "ffn_up_exps.weight")
+    return MOE.with_tensors(added, removed=gone)
+
+
+MODELS = {"dense": DENSE, "moe": MOE, "fused": fused()}
+
+NORMS = """\
+    lmk->rms_norm(c, s->q, s->q, l->attn_q_norm, n * H, hd, m->rms_eps);
+    lmk->rms_norm(c, s->k, s->k, l->attn_k_norm, n * KV, hd, m->rms_eps);
+"""
+ROTATIONS = """\
+    lmk->rope(c, s->q, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+    lmk->rope(c, s->k, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+"""
+RESIDUAL = """\
+    lmk->add(c, s->x, s->h, n * m->n_embd);
+    return 0;
+}
+
+/* x += W_down("""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old`, which must occur in qwen3.c, becomes `new`; `model` is the tiny model that shows the difference."""
+
+    name: str
+    old: str
+    new: str
+    model: str = "dense"
+
+
+MUTANTS = [
+    Mutant("none", "", ""),
+    Mutant("norms after the rotation", NORMS + ROTATIONS, ROTATIONS + NORMS),
+    Mutant("no query norm", NORMS.splitlines()[0], ""),
+    Mutant("no key norm", NORMS.splitlines()[1], ""),
+    Mutant("neighbours rotated", "LMK_ROPE_HALVES", "LMK_ROPE_PAIRS"),
+    Mutant("keys not rotated", ROTATIONS.splitlines()[1], ""),
+    Mutant("no YaRN magnitude", "m->rope_magnitude", "1.0"),
+    Mutant("scale of d / H", "sqrtf((float)hd)", "sqrtf((float)m->n_embd / H)"),
+    Mutant("no scale", "1.0f / sqrtf((float)hd)", "1.0f"),
+    Mutant("another eps", "l->attn_norm, n, m->n_embd, m->rms_eps", "l->attn_norm, n, m->n_embd, 1e-6f"),
+    Mutant("another eps for heads", "n * H, hd, m->rms_eps", "n * H, hd, 1e-6f"),
+    Mutant("attention norm for the feed-forward", "l->ffn_norm", "l->attn_norm"),
+    Mutant("no norm before the head", "lmk->rms_norm(s->c, s->h, s->h, m->output_norm, wanted,", "if (0) lmk->rms_norm("
+           "s->c, s->h, s->h, m->output_norm, wanted,"),
+    Mutant("head taken as tied", "&m->output,", "&m->token_embd,"),
+    Mutant("values from the keys' weight", "s->v, &l->attn_v,", "s->v, &l->attn_k,"),
+    Mutant("no query bias", "if (l->attn_q_bias)", "if (0)"),
+    Mutant("no key bias", "if (l->attn_k_bias)", "if (0)"),
+    Mutant("no value bias", "if (l->attn_v_bias)", "if (0)"),
+    Mutant("no output bias", "if (l->attn_output_bias)", "if (0)"),
+    Mutant("no residual around attention", RESIDUAL, RESIDUAL.replace("lmk->add(c, s->x, s->h, n * m->n_embd)",
+           "memcpy(s->x, s->h, n * m->n_embd * sizeof(float))")),
+    Mutant("SiLU of the wrong half", "gate, gate, up, n, ff, ff", "gate, up, gate, n, ff, ff"),
+    Mutant("one cache for all layers", "il, s->spans", "0, s->spans"),
+    Mutant("first row instead of the last", "span->row + span->n - count", "span->row"),
+    Mutant("router before the norm", "&l->ffn_gate_inp, s->h", "&l->ffn_gate_inp, s->x", "moe"),
+    Mutant("one expert fewer", ".k = m->n_expert_used", ".k = m->n_expert_used - 1", "moe"),
+    Mutant("expert weights ignored", "if (lmk->linear_experts(c, y,",
+           "for (int64_t i = 0; i < slots; i++) r.weight[i] = 1.0f / r.k;\n    if (lmk->linear_experts(c, y,", "moe"),
+    Mutant("fused halves swapped", "wide, wide + ff, slots", "wide + ff, wide, slots", "fused"),
+    Mutant("fused values from the keys", "s->n, nq + nk, nv", "s->n, nq, nv", "fused"),
+]  # fmt: skip
+
+
+def build(folder: Path, mutant: Mutant) -> ModuleType:
+    """The plugin's model module over a changed qwen3.c, imported from `folder` as a package named like it.
+
+    The wrapper that cffi wrote when the plugin was built is compiled again: it includes qwen3.c.
+    """
+    package = folder / folder.name
+    package.mkdir(parents=True)
+    text = (PROJECT / "csrc" / "qwen3.c").read_text()
+    assert mutant.old in text, f"{mutant.name}: qwen3.c has changed, adapt the mutant"
+    (folder / "qwen3.c").write_text(text.replace(mutant.old, mutant.new) if mutant.old else text)
+    model = (PROJECT / "lmhub_qwen3" / "model.py").read_text()
+    (package / "model.py").write_text(model.replace("lmhub_qwen3._kernels", f"{folder.name}._kernels"))
+    (package / "__init__.py").touch()
+    includes = [folder, PROJECT / "csrc", lmhub.get_include(), sysconfig.get_path("include")]
+    compiler = str(sysconfig.get_config_var("CC")).split()[0]
+    target = package / f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
+    command = [compiler, "-shared", "-fPIC", "-O1", *(f"-I{path}" for path in includes)]
+    command += [str(folder.parent / "_kernels.c"), "-lm", "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{mutant.name}: {done.stderr[-2000:]}"
+    for name, path in ((folder.name, package / "__init__.py"), (f"{folder.name}.model", package / "model.py")):
+        spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(package)])
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[f"{folder.name}.model"]
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
+    """Every mutant's model module, two compiled at a time."""
+    root = tmp_path_factory.mktemp("mutants")
+    code = "import sys, runpy; runpy.run_path('lmhub_qwen3/_build.py')['ffibuilder'].emit_c_code(sys.argv[1])"
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code, str(root / "_kernels.c")], cwd=PROJECT, env=here, check=True)
+    with ThreadPoolExecutor(2) as pool:
+        built = pool.map(lambda at: build(root / f"mutant_{at[0]}", at[1]), enumerate(MUTANTS))
+        return {mutant.name: module for mutant, module in zip(MUTANTS, built, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: write(root / f"{name}.gguf", tiny) for name, tiny in MODELS.items()}
+
+
+def agrees(model: Any, want: np.ndarray, tokens: list[int]) -> bool:
+    """The suite's numeric bound, on a prompt in cuts and on the last row alone."""
+    got = drive.logits_of(model, tokens, cut=7)
+    last = model.forward([drive.Chunk(model.new_state(N_CTX), tokens)])
+    assert np.isfinite(got).all()
+    worst = max(relative_error(got, want), relative_error(last, want[-1:]))
+    return worst <= REL_TOLERANCE and nmse(got, want) <= NMSE_TOLERANCE
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_mutants_of_the_c_code(
+    mutant: Mutant, modules: dict[str, ModuleType], files: dict[str, Path], oracle: Callable[..., np.ndarray]
+) -> None:
+    for name in MODELS if mutant.name == "none" else (mutant.model,):
+        file = open_gguf(files[name])
+        model = modules[mutant.name].load(file, LoadOptions(n_ctx=N_CTX, kv_dtype="f32"))
+        tokens = drive.random_tokens(60, model.n_vocab)
+        assert agrees(model, oracle(file, tokens), tokens) == (mutant.name == "none")
+
+
+FILE_MUTANTS = {
+    "YaRN ignored": {"drop": ("qwen3.rope.scaling.type", "qwen3.rope.scaling.factor")},
+    "YaRN taken as linear": {"metadata": {"qwen3.rope.scaling.type": "linear"}},
+    "default rope base": {"drop": ("qwen3.rope.freq_base",)},
+    "default YaRN context": {"drop": ("qwen3.rope.scaling.original_context_length",)},
+    "one added to norms": {"replace": ("norm.weight", lambda w: w + 1)},
+    "embedding scaled": {"replace": ("token_embd.weight", lambda w: w * np.float32(8))},
+    "query rows as if interleaved": {
+        "replace": ("attn_q.weight", lambda w: w.reshape(-1, 2, 16, 64).swapaxes(1, 2).reshape(w.shape).copy())
+    },
+}
+
+
+@pytest.mark.parametrize("name", FILE_MUTANTS)
+def test_mutants_of_what_is_read(
+    name: str, files: dict[str, Path], tmp_path: Path, oracle: Callable[..., np.ndarray]
+) -> None:
+    source, change = open_gguf(files["dense"]), dict(FILE_MUTANTS[name])
+    if "replace" in change:
+        ending, function = change["replace"]
+        values = {n: t.data.view(np.float32).reshape(t.shape) for n, t in source.tensors.items() if n.endswith(ending)}
+        change["replace"] = {n: function(w) for n, w in values.items()}
+    model = drive.load("lmhub_qwen3", rewrite(source, tmp_path / "mutant.gguf", **change), N_CTX)
+    tokens = drive.random_tokens(60, model.n_vocab)
+    assert not agrees(model, oracle(source, tokens), tokens)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "name"),
+    [
+        ("kv head = h % KV", "dense"),
+        ("attends to itself only", "dense"),
+        ("sigmoid for SiLU", "dense"),
+        ("no renormalisation", "moe"),
+        ("top-1 only", "moe"),
+    ],
+)
+def test_mutants_of_the_kernels(
+    mutation: str, name: str, files: dict[str, Path], oracle: Callable[..., np.ndarray]
+) -> None:
+    file, model = open_gguf(files[name]), drive.load("lmhub_qwen3", files[name], N_CTX)
+    check = partial(agrees, model, tokens=drive.random_tokens(60, model.n_vocab))
+    assert check(want=oracle(file, drive.random_tokens(60, model.n_vocab)))
+    assert not check(want=oracle(file, drive.random_tokens(60, model.n_vocab), mutation))

@@ -1,0 +1,73 @@
+"""The golden conversations, and the models whose tokenizer and template the tests of this folder use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmhub.chat.prompt import ChatFormat
+from lmhub.family import HERMES, ThinkMarkers
+from lmhub.gguf import open_gguf
+from lmhub.tokenize import Tokenizer, load_tokenizer
+from lmhub.types import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
+
+Golden = Mapping[str, Any]
+
+
+@pytest.fixture(scope="session")
+def load_format(shared: Path) -> Callable[..., tuple[ChatFormat, Tokenizer]]:
+    """`load_format(folder, template)`: the format and tokenizer of a golden model, or with another template of its folder."""
+    tokenizers: dict[str, tuple[Mapping[str, Any], Tokenizer]] = {}
+
+    def load(folder: str, template: str | None = None) -> tuple[ChatFormat, Tokenizer]:
+        if folder not in tokenizers:
+            metadata = open_gguf(sorted((shared / "zoo" / folder).glob("model-*.gguf"))[0]).metadata
+            tokenizers[folder] = metadata, load_tokenizer(metadata)
+        metadata, tokenizer = tokenizers[folder]
+        if template is not None:
+            source = (shared / "zoo" / folder / template).read_text()
+            metadata = {**metadata, "tokenizer.chat_template": source}
+        think = ThinkMarkers() if tokenizer.token_id("<think>") is not None else None
+        return ChatFormat.from_metadata(metadata, tokenizer, think=think, tools=HERMES), tokenizer
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def load_goldens(shared: Path) -> Callable[[str, str], dict[str, Golden]]:
+    """`load_goldens(folder, file)`: the conversations by name."""
+
+    def load(folder: str, file: str) -> dict[str, Golden]:
+        return {row["name"]: row for row in json.loads((shared / "zoo" / folder / file).read_text())["rows"]}
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def messages_of() -> Callable[[Golden], tuple[Message, ...]]:
+    """Converts the messages of a golden conversation from their OpenAI form."""
+    return lambda row: tuple(_message(message) for message in row["messages"])
+
+
+@pytest.fixture(scope="session")
+def tools_of() -> Callable[[Golden], tuple[Tool, ...]]:
+    """Converts the tools of a golden conversation from their OpenAI form."""
+    return lambda row: tuple(Tool(**tool["function"]) for tool in row["tools"] or ())
+
+
+def _message(message: Mapping[str, Any]) -> Message:
+    content = message["content"] or ""
+    if message["role"] == "tool":
+        return Message("tool", (ToolResult(message["tool_call_id"], content),))
+    parts: list[Part] = []
+    if message.get("reasoning_content"):
+        parts.append(Reasoning(message["reasoning_content"]))
+    parts += [Text(content)] if isinstance(content, str) else [Text(part["text"]) for part in content]
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        parts.append(ToolCall(call["id"], function["name"], json.dumps(function["arguments"], ensure_ascii=False)))
+    return Message(message["role"], tuple(parts))

@@ -1,0 +1,127 @@
+"""Whole prompts against what transformers makes of the same conversations with the same templates."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from lmhub.errors import RequestError
+from lmhub.types import Message, Reasoning, Text, Tool, ToolCall, ToolResult
+
+FORMATS = [
+    ("qwen3", "chat.json", None),
+    ("qwen3-realvocab", "chat.json", None),
+    ("qwen3moe", "chat-coder.json", "chat_template-coder.jinja"),
+    ("qwen35", "chat.json", None),
+    ("llama", "chat.json", None),
+    ("gemma3", "chat.json", None),
+    ("gemma4-e2b", "chat.json", None),
+    ("gemma4-31b", "chat.json", None),
+    ("gemma4-31b", "chat-interleaved.json", "chat_template-interleaved.jinja"),
+    ("kimi-linear", "chat.json", None),
+    ("kimi-k3", "chat.json", None),
+]
+
+LISTS = ("qwen3", "qwen3-realvocab", "qwen3moe", "llama", "gemma3", "gemma4-e2b", "gemma4-31b")  # others join alike
+ABSENT_CONTENT = "an absent content is an empty text, so that no template stumbles over it"
+JOINED_PARTS = "text parts are one text, so that no template needs to know lists"
+MERGED_SYSTEMS = "leading system messages are merged for a template that refuses two"
+DIFFERENT = {
+    **{(f, "chat.json", "null_content"): ABSENT_CONTENT for f in ("qwen3", "qwen3-realvocab", "llama")},
+    **{(folder, file, "content_parts"): JOINED_PARTS for folder, file, _ in FORMATS if folder in LISTS},
+    **{(f, "chat.json", "two_systems"): MERGED_SYSTEMS for f in ("qwen35", "gemma3")},
+}
+
+
+@pytest.mark.parametrize(("folder", "file", "template"), FORMATS)
+def test_prompts_are_those_of_transformers(load_format, load_goldens, messages_of, tools_of, folder, file, template):
+    chat, _ = load_format(folder, template)
+    rows = load_goldens(folder, file)
+    assert len(rows) == 25
+    for name, row in rows.items():
+        kwargs = dict(row["kwargs"])
+        generation = kwargs.pop("add_generation_prompt")
+        try:
+            prompt = chat.render(
+                messages_of(row), tools_of(row), template_kwargs=kwargs, add_generation_prompt=generation
+            )
+            outcome = prompt.text
+        except RequestError as error:
+            outcome = str(error)
+            assert error.status == 400
+            assert row.get("error", "no error").partition(": ")[2] in outcome, name
+            continue
+        assert (outcome != row.get("text")) == ((folder, file, name) in DIFFERENT), (name, outcome)
+
+
+@pytest.mark.parametrize(("folder", "file", "template"), FORMATS)
+def test_harmless_conversations_get_the_ids_of_the_whole_text(
+    load_format, load_goldens, messages_of, tools_of, folder, file, template
+):
+    chat, tokenizer = load_format(folder, template)
+    for name, row in load_goldens(folder, file).items():
+        said = json.dumps([row["messages"], row["tools"]], ensure_ascii=False)
+        if "text" not in row or any(special in said for special in tokenizer.specials):
+            continue
+        prompt = chat.render(messages_of(row), tools_of(row), template_kwargs={})
+        assert list(prompt.ids) == tokenizer.with_bos(tokenizer.encode(prompt.text, special=True)), name
+
+
+def test_what_differs_from_transformers(load_format, load_goldens, messages_of, tools_of):
+    def prompt(folder, name):
+        row = load_goldens(folder, "chat.json")[name]
+        return load_format(folder)[0].render(messages_of(row), tools_of(row)).text
+
+    assert '<|im_start|>assistant\n<tool_call>\n{"name": "add"' in prompt("qwen3", "null_content")
+    assert "user\npart one part two<" in prompt("qwen3", "content_parts")
+    assert prompt("qwen35", "two_systems").startswith("<|im_start|>system\none\n\ntwo<|im_end|>")
+    assert prompt("gemma3", "two_systems").startswith("<bos><start_of_turn>user\none\n\ntwo\n\nx<end_of_turn>")
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}, "required": ["a"]}
+F = (Tool("f", "d <b> é", SCHEMA),)
+HI, RESULT = Message("user", (Text("hi"),)), Message("tool", (ToolResult("c", "42"),))
+MIXED = ToolCall("c", "f", '{"a": "x", "n": 1, "b": true, "z": null, "l": [1, "é"]}')
+PLAIN = ToolCall("c", "f", '{"a": "x"}')
+RENDERED = {
+    "G1": ((HI,), (), {}),
+    "G2": ((HI,), (), {"enable_thinking": False}),
+    "G3": ((Message("system", (Text("S"),)), HI), F, {}),
+    "G4": ((HI, Message("assistant", (Reasoning("R"), Text("ok"), MIXED)), RESULT), (), {}),
+    "G5": ((HI, Message("assistant", (PLAIN,)), RESULT, RESULT), (), {}),
+    "G6": (
+        (
+            *(HI, Message("assistant", (Reasoning("R"), Text("ok"), PLAIN)), RESULT),
+            *(Message("assistant", (Reasoning("R2"), Text("done"))), Message("user", (Text("again"),))),
+        ),
+        (),
+        {},
+    ),
+    "G7": (
+        (HI, Message("assistant", (Text("<think>\nR\n</think>\n\ndone"),)), Message("user", (Text("again"),))),
+        (),
+        {},
+    ),
+}
+# Bytes and first twelve digits of the SHA-256 of the prompt, by template.
+HASHES = {
+    ("qwen3", None): "52 b257d9a21897 71 9f81e9d71724 651 15e740257c41 280 080f838be03e 247 5a0f6cfbfb6c "
+    "284 839b614bbf19 122 1a18d9a71807",
+    ("qwen35", None): "60 cf3fd97abdad 71 9f81e9d71724 1175 bf8af0129157 388 7f5dd39541da 289 e307aae47176 "
+    "308 e07db97561ce 130 02f027077f9d",
+    ("qwen3moe", "chat_template-coder.jinja"): "52 b257d9a21897 52 b257d9a21897 1160 4a80cf34386d 361 cfc0feb59ec5 "
+    "263 3da5c14f9cf3 301 9b9c7b22b127 142 1d989d0cb4b8",
+}
+
+
+@pytest.mark.parametrize(("folder", "template"), HASHES)
+def test_prompts_have_the_known_hashes(load_format, folder, template):
+    chat, _ = load_format(folder, template)
+    wanted = HASHES[folder, template].split()
+    for (name, (messages, tools, kwargs)), length, digest in zip(
+        RENDERED.items(), wanted[::2], wanted[1::2], strict=True
+    ):
+        data = chat.render(messages, tools, template_kwargs=kwargs).text.encode()
+        assert (len(data), hashlib.sha256(data).hexdigest()[:12]) == (int(length), digest), name

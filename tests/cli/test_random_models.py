@@ -1,0 +1,80 @@
+"""`benchmarks/models.py`: the files are sound, of the sizes they claim, and can be chatted with."""
+
+from __future__ import annotations
+
+import math
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lmhub
+from lmhub.gguf import open_gguf
+from lmhub.tokenize import load_tokenizer
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "models.py"
+MODELS = runpy.run_path(str(SCRIPT))
+SMALLEST = MODELS["Geometry"](2, 64, 96, 4, 2, 16, 1024, 512)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0"])
+def test_every_type_gives_a_model_that_answers(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{kind}.gguf"
+    seen: list[tuple[int, int]] = []
+    MODELS["write_model"](path, SMALLEST, MODELS["TYPES"][kind], progress=lambda *step: seen.append(step))
+    assert seen[-1][0] == seen[-1][1]
+    with lmhub.open(path, ctx=64) as model:
+        logits = model.logits(list(range(40)))
+        assert np.isfinite(logits).all()
+        assert 0.5 < logits.std() < 20
+        assert model.chat([{"role": "user", "content": "Hello"}], max_tokens=3).usage.prompt_tokens > 5
+
+
+def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
+    files = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        path = tmp_path / f"{name}.gguf"
+        MODELS["write_model"](path, SMALLEST, MODELS["TYPES"]["q8_0"], seed=seed)
+        with open_gguf(path) as file:
+            files.append({name: tensor.data.tobytes() for name, tensor in file.tensors.items()})
+    assert files[0] == files[1] != files[2]
+
+
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-1.7b"])
+def test_public_geometries(name: str) -> None:
+    n_params = sum(math.prod(shape) for _, shape, _ in MODELS["matrices"](MODELS["GEOMETRIES"][name]))
+    assert n_params == pytest.approx({"qwen3-0.6b": 596e6, "qwen3-1.7b": 1720e6}[name], rel=0.01)
+
+
+def test_the_full_vocabulary_is_one_that_encodes() -> None:
+    collected: dict[str, object] = {}
+
+    class Sink:
+        def add(self, key: str, value: object, kind: str | None = None) -> None:
+            collected[key] = value
+
+    MODELS["add_vocabulary"](Sink(), 151936)
+    tokenizer = load_tokenizer(collected)
+    assert tokenizer.n_vocab == 151936
+    assert tokenizer.eog >= {151645, 151643}
+    assert tokenizer.token_id("<|im_start|>") == 151644
+    assert tokenizer.token_id("</think>") == 151668
+    text = "the late train to Töno"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert len(ids) < len(text)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    out = tmp_path / "small.gguf"
+    words = [sys.executable, str(SCRIPT), "--geometry", "small", "--type", "q8_0", str(out)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{out}: {out.stat().st_size / 1e6:.0f} MB\n"
+    assert done.stderr == ""
+    words[-1] = str(tmp_path / "missing" / "small.gguf")
+    failed = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert failed.returncode == 2
+    assert "cannot be written: no such file or directory" in failed.stderr

@@ -1,0 +1,137 @@
+"""`lmhub serve`: the summary says what is so, its examples work as they stand, and signals end it cleanly."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lmhub import native
+from lmhub.cli.summary import exposure
+from lmhub.cli.text import clean, count, size
+from lmhub.gguf import GGMLType
+from lmhub.settings import ServerSettings
+from lmhub.testing.tiny import tiny_gguf
+
+Run = Callable[..., Any]
+
+
+def test_one_model(tiny: Path, serve: Run) -> None:
+    server = serve(tiny, "--ctx", 128, "--batch", 3)
+    facts = dict(line.split(maxsplit=1) for line in server.said.splitlines() if line[:1].isalpha())
+    assert facts["model"] == "tiny"
+    assert facts["family"].startswith("qwen3, lmhub-qwen3 ")
+    assert facts["architecture"] == "qwen3"
+    assert "F32 100 %" in facts["parameters"]
+    assert facts["context"] == "128 of 256 positions, 3 sequences at once"
+    assert "× 3 sequences of 128" in facts["memory"]
+    assert facts["kernels"].startswith(native.isa())
+    assert facts["address"] == server.url
+    [listed] = httpx.get(f"{server.url}/models").json()["data"]
+    assert listed["id"] == "tiny"
+    status, _, err = server.stop(signal.SIGTERM)
+    assert (status, err) == (0, "")
+
+
+def test_the_examples_of_the_summary_work(tiny: Path, serve: Run) -> None:
+    server = serve(tiny, "--ctx", 32)
+    python = [line.strip() for line in server.said.splitlines() if re.match(r"\s*(from|client|print)", line)]
+    assert len(python) == 3
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec("\n".join(python), {})
+    assert printed.getvalue()
+    [curl] = [line.strip() for line in server.said.splitlines() if line.strip().startswith("curl ")]
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl on this machine")
+    done = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, check=True)
+    assert '"object":"chat.completion"' in done.stdout.replace(" ", "")
+    assert server.stop()[0] == 0
+
+
+def test_several_models_are_one_row_each(tiny: Path, tmp_path: Path, serve: Run) -> None:
+    other = tiny_gguf("llama", tmp_path / "other.gguf", kind=GGMLType.Q8_0)
+    server = serve(tiny, other, "--ctx", 64)
+    rows = [line.split() for line in server.said.splitlines()]
+    assert [row[0] for row in rows if "lmhub-qwen3" in row or "lmhub-llama" in row] == ["tiny", "other"]
+    ids = [model["id"] for model in httpx.get(f"{server.url}/models").json()["data"]]
+    assert ids == ["tiny", "other"]
+    body = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    assert httpx.post(f"{server.url}/chat/completions", json=body).json()["model"] == "other"
+    assert server.stop()[0] == 0
+
+
+def test_a_key_is_asked_for_and_not_shown(tiny: Path, serve: Run) -> None:
+    server = serve(tiny, LMHUB_API_KEY="s3cret")
+    assert httpx.get(f"{server.url}/models").status_code == 401
+    assert httpx.get(f"{server.url}/models", headers={"authorization": "Bearer s3cret"}).status_code == 200
+    assert "Bearer KEY" in server.said
+    assert 'api_key="KEY"' in server.said
+    _, out, err = server.stop()
+    assert "s3cret" not in server.said + out + err
+
+
+def test_the_world_can_reach_it(tiny: Path, serve: Run) -> None:
+    server = serve(tiny, "--host", "0.0.0.0")
+    _, rest, _ = server.stop()
+    assert "Warning: 0.0.0.0 can be reached from other machines, and there is no key" in rest
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.53", "localhost", "::1"])
+def test_loopback_needs_no_warning(host: str) -> None:
+    assert exposure(ServerSettings(host=host)) == ""
+
+
+def test_a_key_silences_the_warning() -> None:
+    assert exposure(ServerSettings(host="0.0.0.0", api_key="k")) == ""
+    assert "192.168.1.2" in exposure(ServerSettings(host="192.168.1.2"))
+
+
+def test_a_taken_port_is_one_sentence(tiny: Path, lmhub: Run) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = lmhub("serve", tiny, "--port", port)
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_second_files_mistake_comes_before_the_first_is_loaded(tiny: Path, tmp_path: Path, invoke: Run) -> None:
+    said = invoke("serve", tiny, tiny_gguf("martian", tmp_path / "m.gguf"))
+    assert said.exit_code == 2
+    assert "martian" in said.stderr
+    assert "Loading" not in said.output
+
+
+def test_numbers_are_readable() -> None:
+    assert [size(n) for n in (0, 999, 1000, 9_940, 12_345_678, 999_600_000, 1.5e13)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "9.9 kB",
+        "12 MB",
+        "1.0 GB",
+        "15.0 TB",
+    ]
+    assert [count(n) for n in (0, 999, 1000, 5760, 595_776_512, 8.19e9, 2.4e12)] == [
+        "0",
+        "999",
+        "1 k",
+        "5.76 k",
+        "596 M",
+        "8.19 B",
+        "2400 B",
+    ]
+    assert clean("a\x1bb" + "x" * 300, 5) == "a\\x1bbx…"

@@ -1,0 +1,75 @@
+"""Mixture-of-experts ops: the choice, the products of each slot, the sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmhub.errors import KernelError
+from lmhub.gguf.types import GGMLType
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("n_expert", "k"), [(4, 1), (8, 3), (60, 4), (128, 8), (5, 5)])
+def test_route(n_expert: int, k: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator) -> None:
+    logits = rng.standard_normal((33, n_expert), np.float32) * 2
+    routes = [kernels(level).route(logits, k)[1:] for level in levels]
+    expert, weight = routes[0]
+    p = softmax(logits)
+    want = np.sort(np.argsort(-p, axis=1, kind="stable")[:, :k], axis=1)
+    assert np.array_equal(expert, want)
+    chosen = np.take_along_axis(p, want, 1)
+    np.testing.assert_allclose(weight, chosen / chosen.sum(1, keepdims=True), rtol=1e-5)
+    assert all(e.tobytes() == expert.tobytes() and w.tobytes() == weight.tobytes() for e, w in routes)
+
+
+def test_ties_go_to_the_lowest_ids(ops: Any) -> None:
+    _, expert, weight = ops.route(np.zeros((1, 6), np.float32), 2)
+    assert expert.tolist() == [[0, 1]]
+    assert weight.tolist() == [[0.5, 0.5]]
+
+
+def test_nan_logits_give_nan_weights_and_sound_ids(ops: Any) -> None:
+    _, expert, weight = ops.route(np.full((1, 4), np.nan, np.float32), 3)
+    assert sorted(set(expert[0].tolist())) == expert[0].tolist()
+    assert set(expert[0].tolist()) <= {0, 1, 2, 3}
+    assert np.isnan(weight).all()
+
+
+def test_more_experts_per_token_than_there_are_is_refused(kernels: Any) -> None:
+    with pytest.raises(KernelError, match="9 experts per token were asked for, but the layer has 8"):
+        kernels(None).route(np.zeros((1, 8), np.float32), 9)
+
+
+@pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0, GGMLType.Q4_0], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("per_slot", [False, True])
+@pytest.mark.parametrize("n", [1, 7, 90])
+def test_a_slot_is_linear_of_its_expert(  # noqa: PLR0917
+    kind: GGMLType, per_slot: bool, n: int, ops: Any, rng: np.random.Generator, thread_counts: Any
+) -> None:
+    n_expert, rows, cols, k = 6, 21, 64, 2
+    data = rng.integers(0, 256, (n_expert, rows, kind.row_bytes(cols)), np.uint8)
+    if kind is GGMLType.F32:
+        data = rng.standard_normal((n_expert, rows, cols), np.float32).view(np.uint8)
+    else:
+        blocks = data.reshape(-1, kind.block_bytes)
+        blocks[:, 1] = (blocks[:, 1] & 0x83) | 0x30
+    x = rng.standard_normal((n * k if per_slot else n, cols), np.float32)
+    r, expert, weight = ops.route(rng.standard_normal((n, n_expert), np.float32), k)
+    w = ops.weight(kind.id, data, rows, cols, n_expert)
+    alone = [ops.weight(kind.id, data[e], rows, cols) for e in range(n_expert)]
+    source = x if per_slot else np.repeat(x, k, 0)
+    want = np.concatenate([ops.linear(alone[e], source[s : s + 1]) for s, e in enumerate(expert.reshape(-1))])
+    for _ in thread_counts():
+        y = ops.linear_experts(w, x, r, per_slot)
+        assert y.tobytes() == want.tobytes()
+    start = rng.standard_normal((n, rows), np.float32)
+    total = ops.moe_sum(start, y, r)
+    by_row = (y.reshape(n, k, rows).astype(np.float64) * weight[..., None]).sum(1)
+    np.testing.assert_allclose(total, start + by_row, rtol=1e-4, atol=1e-5 * np.abs(by_row).max())
