@@ -18,14 +18,14 @@ import queue
 import secrets
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lmhub.errors import PromptTooLong, RequestError, ShuttingDown, UnsupportedModel
 from lmhub.hub import Hub, Progress, Served
 from lmhub.model import CausalLM, Chunk
-from lmhub.plain import message_from, tool_from
+from lmhub.plain import budget_from, message_from, sampling_from, stops_from, tool_from
 from lmhub.settings import EngineSettings
 from lmhub.types import (
     ChatRequest,
@@ -36,7 +36,6 @@ from lmhub.types import (
     GenerationRequest,
     Message,
     ReasoningDelta,
-    SamplingParams,
     TextDelta,
     Tool,
     ToolCall,
@@ -51,18 +50,6 @@ if TYPE_CHECKING:
 
 _DEFAULTS = EngineSettings()
 _CHUNK = 256  # rows of one step of `logits`
-_BOUNDS: dict[str, tuple[float, float]] = {
-    "temperature": (0, 100),
-    "top_k": (0, 2**31 - 1),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "repeat_penalty": (1e-3, 100),
-    "presence_penalty": (-100, 100),
-    "frequency_penalty": (-100, 100),
-    "repeat_last_n": (-1, 2**31 - 1),
-    "seed": (0, 2**64 - 1),
-}
-_WHOLE = frozenset(field.name for field in fields(SamplingParams) if field.type == "int")
 
 AnyMessage = Message | Mapping[str, Any]
 AnyTool = Tool | Mapping[str, Any]
@@ -185,9 +172,9 @@ class Model:
             messages=tuple(message_from(message, f"messages[{at}]") for at, message in enumerate(messages)),
             model=self.id,
             tools=tuple(tool_from(tool, f"tools[{at}]") for at, tool in enumerate(tools)),
-            sampling=_checked(sampling),
-            max_tokens=_budget(max_tokens),
-            stop=_stops(stop),
+            sampling=sampling_from(sampling),
+            max_tokens=budget_from(max_tokens),
+            stop=stops_from(stop),
             reasoning=reasoning,
             template_kwargs=template_kwargs or {},
             stream=True,
@@ -216,7 +203,7 @@ class Model:
         ids = tokenizer.with_bos(tokenizer.encode(prompt, special=special)) if isinstance(prompt, str) else list(prompt)
         self._check_ids(ids)
         request = self._loaded.generation(
-            tuple(ids), _new_id(), _checked(sampling), _budget(max_tokens), _stops(stop), parser=None
+            tuple(ids), _new_id(), sampling_from(sampling), budget_from(max_tokens), stops_from(stop), parser=None
         )
         return _collect(self._events(self._hub.process(self._served, request)))
 
@@ -365,36 +352,6 @@ def _collect(events: Iterator[Event]) -> Reply:
                 made = tuple(ToolCall(id, name, "".join(parts)) for _, (id, name, parts) in sorted(calls.items()))
                 return Reply("".join(text), "".join(thoughts), made, reason, usage)
     raise RuntimeError("a plugin's lmhub_generate ended without a Finish")
-
-
-def _checked(sampling: Mapping[str, float]) -> dict[str, float | int]:
-    """The given sampling options, once they are known, numbers and within bounds. None means "not given"."""
-    given: dict[str, float | int] = {}
-    for name, value in sampling.items():
-        if name not in _BOUNDS:
-            raise RequestError(f"there is no option {name}; sampling options are {', '.join(_BOUNDS)}", name)
-        if value is None:
-            continue
-        low, high = _BOUNDS[name]
-        whole = name in _WHOLE
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not low <= value <= high:
-            kind = "a whole number" if whole else "a number"
-            raise RequestError(f"{name} must be {kind} from {low:g} to {high:g}, not {value!r}", name)
-        given[name] = value
-    return given
-
-
-def _budget(max_tokens: int | None) -> int | None:
-    if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
-        raise RequestError(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}", "max_tokens")
-    return max_tokens
-
-
-def _stops(stop: str | Sequence[str]) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(isinstance(one, str) and one for one in stops):
-        raise RequestError("stop must hold strings that are not empty", "stop")
-    return stops
 
 
 def _new_id() -> str:

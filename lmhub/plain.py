@@ -1,4 +1,4 @@
-"""OpenAI-style dicts, as people write them in Python, turned into the records of `types.py`.
+"""What people pass to the Python API (OpenAI-style dicts, options), checked and turned into the records of `types.py`.
 
 For the Python API only: the HTTP dialects check bytes from strangers and have parsers of their own.
 """
@@ -6,12 +6,25 @@ For the Python API only: the HTTP dialects check bytes from strangers and have p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from lmhub.errors import RequestError
-from lmhub.types import Message, Part, Reasoning, Role, Text, Tool, ToolCall, ToolResult
+from lmhub.types import Message, Part, Reasoning, Role, SamplingParams, Text, Tool, ToolCall, ToolResult
 
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "temperature": (0, 100),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "repeat_penalty": (1e-3, 100),
+    "presence_penalty": (-100, 100),
+    "frequency_penalty": (-100, 100),
+    "repeat_last_n": (-1, 2**31 - 1),
+    "seed": (0, 2**64 - 1),
+}
+_WHOLE = frozenset(field.name for field in fields(SamplingParams) if field.type == "int")
 _ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",
@@ -56,6 +69,38 @@ def tool_from(given: Tool | Mapping[str, Any], where: str) -> Tool:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise RequestError(f"{where} must be a dict with the name of a function", f"{where}.name")
     return Tool(function["name"], function.get("description"), function.get("parameters"))
+
+
+def sampling_from(sampling: Mapping[str, float]) -> dict[str, float | int]:
+    """The given sampling options, once they are known, numbers and within bounds; None means "not given". Raises RequestError."""
+    given: dict[str, float | int] = {}
+    for name, value in sampling.items():
+        if name not in _BOUNDS:
+            raise RequestError(f"there is no option {name}; sampling options are {', '.join(_BOUNDS)}", name)
+        if value is None:
+            continue
+        low, high = _BOUNDS[name]
+        whole = name in _WHOLE
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not low <= value <= high:
+            kind = "a whole number" if whole else "a number"
+            raise RequestError(f"{name} must be {kind} from {low:g} to {high:g}, not {value!r}", name)
+        given[name] = value
+    return given
+
+
+def budget_from(max_tokens: int | None) -> int | None:
+    """`max_tokens`, once it is a number of tokens or None. Raises RequestError."""
+    if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
+        raise RequestError(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}", "max_tokens")
+    return max_tokens
+
+
+def stops_from(stop: str | Sequence[str]) -> tuple[str, ...]:
+    """The stop strings of one or several. Raises RequestError."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(one, str) and one for one in stops):
+        raise RequestError("stop must hold strings that are not empty", "stop")
+    return stops
 
 
 def _text(content: Any, where: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -144,6 +145,8 @@ def test_leaving_a_stream_cancels_it() -> None:
         gate.step()  # the prompt and one token
         reader.join()
         stream.close()
+        # The cancellation is on its way through the private loop: wait until it has passed, then let the engine run.
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), model._loop).result()
         gate.open()
         assert model.chat(ASK, max_tokens=1).text == "x"
     assert len(fake.steps) < 10

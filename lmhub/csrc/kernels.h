@@ -33,12 +33,21 @@ static void to_f16(uint16_t *y, const float *x, int64_t n)
     }
 }
 
-/* dequant.c expands every type; F16 has an instruction on most levels. DEQUANT_ROW is this level's build of dequant.c. */
+#ifdef EXPANDS
+#include "expand.h"
+#endif
+
+/* DEQUANT_ROW, this level's build of dequant.c, knows every type; some have a faster way. */
 static int dequant(int32_t type, const void *src, float *dst, int64_t n)
 {
-    if (type != LMK_F16) return DEQUANT_ROW(type, src, dst, n);
-    from_f16(dst, src, n);
-    return 0;
+    if (type == LMK_F16) {
+        from_f16(dst, src, n);
+        return 0;
+    }
+#ifdef EXPANDS
+    if (expand(type, src, dst, n)) return 0;
+#endif
+    return DEQUANT_ROW(type, src, dst, n);
 }
 
 /* ---- exp ---- */

@@ -82,6 +82,21 @@ static inline void i_store_i8(int8_t *p, i16x a)
     _mm_storeu_si128((__m128i *)p, b);
 }
 
+static inline i16x i_load_u8(const uint8_t *p)
+{
+    return (i16x){ _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)),
+                   _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))) };
+}
+static inline i16x i_left(i16x a, int n)
+{
+    return (i16x){ _mm256_sll_epi32(a.lo, _mm_cvtsi32_si128(n)), _mm256_sll_epi32(a.hi, _mm_cvtsi32_si128(n)) };
+}
+static inline i16x i_right(i16x a, int n)
+{
+    return (i16x){ _mm256_srl_epi32(a.lo, _mm_cvtsi32_si128(n)), _mm256_srl_epi32(a.hi, _mm_cvtsi32_si128(n)) };
+}
+static inline v16 i_to_float(i16x a) { return (v16){ _mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi) }; }
+
 static inline v16 v_load_f16(const uint16_t *p)
 {
     return (v16){ _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
@@ -94,5 +109,6 @@ static inline void v_store_f16(uint16_t *p, v16 a)
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+#define EXPANDS                                     /* expand.h pays */
 #define BLOCK_W 3
 #define BLOCK_X 2

@@ -49,6 +49,11 @@ static inline int32_t i_top(i16x a) { return _mm512_reduce_max_epi32(a); }
 static inline int32_t i_sum(i16x a) { return _mm512_reduce_add_epi32(a); }
 static inline void i_store_i8(int8_t *p, i16x a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
 
+static inline i16x i_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+static inline i16x i_left(i16x a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+static inline i16x i_right(i16x a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+static inline v16 i_to_float(i16x a) { return _mm512_cvtepi32_ps(a); }
+
 static inline v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void v_store_f16(uint16_t *p, v16 a)
 {
@@ -78,5 +83,6 @@ static inline void v_sum_4x4(float *const *y, int64_t i0, v16 acc[4][4])
     _mm_storeu_ps(y[3] + i0, _mm512_extractf32x4_ps(s, 3));
 }
 
+#define EXPANDS                                     /* expand.h pays */
 #define BLOCK_W 4
 #define BLOCK_X 4

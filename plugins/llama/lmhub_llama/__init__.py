@@ -16,6 +16,7 @@ def lmhub_families() -> list[Family]:
             archs=("llama",),
             load="lmhub_llama.model:load",
             plan="lmhub_llama.model:plan",
+            kernels="lmhub_llama._kernels",
             caps=Caps(),
             sampling={"temperature": 0.7, "top_p": 0.9},
             doc="Llama 1 to 3, SmolLM2, TinyLlama, Mistral, Mixtral",

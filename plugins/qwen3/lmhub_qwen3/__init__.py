@@ -16,6 +16,7 @@ def lmhub_families() -> list[Family]:
             archs=("qwen3", "qwen3moe"),
             load="lmhub_qwen3.model:load",
             plan="lmhub_qwen3.model:plan",
+            kernels="lmhub_qwen3._kernels",
             caps=Caps(tools=True, reasoning=True),
             think=ThinkMarkers(),
             tools=HERMES,
