@@ -18,6 +18,7 @@ import queue
 import secrets
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -105,9 +106,10 @@ class Model:
     def __init__(self, hub: Hub, served: Served, *, owns_hub: bool = False) -> None:
         self._hub, self._served, self._owns_hub = hub, served, owns_hub
         self._loaded = served.model
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"lmhub {self.id}", daemon=True)
+        running: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=_run_loop, args=(running,), name=f"lmhub {self.id}", daemon=True)
         self._thread.start()
+        self._loop = running.result()
 
     # --- facts -------------------------------------------------------------------------------------------------------
 
@@ -325,6 +327,13 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<lmhub.Model {self.id} of family {self._loaded.family.name}>"
+
+
+def _run_loop(running: Future[asyncio.AbstractEventLoop]) -> None:
+    """Make an event loop on this thread, where no Ctrl-C can leave it half made, and run it until it is stopped."""
+    loop = asyncio.new_event_loop()
+    loop.call_soon(running.set_result, loop)
+    loop.run_forever()
 
 
 async def _cancel_all() -> None:

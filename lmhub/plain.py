@@ -41,11 +41,12 @@ def message_from(given: Message | Mapping[str, Any], where: str) -> Message:
     """
     if isinstance(given, Message):
         return given
-    if not isinstance(given, Mapping) or given.get("role") not in _ROLES:
+    if not isinstance(given, Mapping) or str(given.get("role")) not in _ROLES:
         raise RequestError(f"{where} must be a dict with a role out of {', '.join(_ROLES)}", f"{where}.role")
     known = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"}
     if unknown := set(given) - known:
-        raise RequestError(f"{where} has the unknown key {min(unknown)!r}; known are {', '.join(sorted(known))}", where)
+        name = min(map(str, unknown))
+        raise RequestError(f"{where} has the unknown key {name!r}; known are {', '.join(sorted(known))}", where)
     content = _text(given.get("content"), where)
     if given["role"] == "tool":
         call_id = given.get("tool_call_id")
@@ -72,7 +73,7 @@ def tool_from(given: Tool | Mapping[str, Any], where: str) -> Tool:
 
 
 def sampling_from(sampling: Mapping[str, float]) -> dict[str, float | int]:
-    """The given sampling options, once they are known, numbers and within bounds; None means "not given". Raises RequestError."""
+    """The given sampling options, once they are known and within bounds; None is "not given". Raises RequestError."""
     given: dict[str, float | int] = {}
     for name, value in sampling.items():
         if name not in _BOUNDS:

@@ -57,7 +57,7 @@ class MeteredCodeGenerator(CodeGenerator):
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         if node.test is not None:
-            price = nodes.Const(_size(node.test) + _UNITS[nodes.Call])
+            price = nodes.Const(_size(node.test) + 2 * _UNITS[nodes.Call])
             paid = nodes.Call(nodes.EnvironmentAttribute("spend"), [price], [], None, None)
             node.test = nodes.And(paid, node.test, lineno=node.lineno).set_environment(self.environment)
         super().visit_For(node, frame)

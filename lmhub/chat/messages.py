@@ -26,13 +26,19 @@ def turns_of(messages: Sequence[Message], *, parsed_arguments: bool) -> list[Tur
     JSON object becomes `{"arguments": text}` where a mapping is needed, so that a call which a model got wrong is
     replayed, not refused.
     """
-    names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     turns: list[Turn] = []
+    calls: list[ToolCall] = []  # of the last turn that made any
+    n_results = 0  # that followed it
     for message in messages:
+        calls_here = [part for part in message.parts if isinstance(part, ToolCall)]
         results = [part for part in message.parts if isinstance(part, ToolResult)]
-        turns += (_result_turn(result, names) for result in results)
+        for result in results:
+            turns.append(_result_turn(result, calls, n_results))
+            n_results += 1
         if len(results) < len(message.parts) or not results:
             turns.append(_turn(message, parsed_arguments))
+        if calls_here:
+            calls, n_results = calls_here, 0
     return turns
 
 
@@ -85,11 +91,12 @@ def _call(call: ToolCall, parsed: bool) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def _result_turn(result: ToolResult, names: Mapping[str, str]) -> Turn:
-    turn: Turn = {"role": written("tool"), "content": result.content, "tool_call_id": result.call_id}
-    if result.call_id in names:
-        turn["name"] = names[result.call_id]
-    return turn
+def _result_turn(result: ToolResult, calls: Sequence[ToolCall], position: int) -> Turn:
+    """A tool's answer under the name of the call with its id; an unknown id counts as the answer in its position."""
+    name = next((call.name for call in calls if call.id == result.call_id), None)
+    if name is None:
+        name = calls[position].name if position < len(calls) else "unknown"
+    return {"role": written("tool"), "content": result.content, "tool_call_id": result.call_id, "name": name}
 
 
 def _folded(turns: list[Turn]) -> list[Turn]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial, wraps
-from typing import Any
+from typing import Any, cast
 
 import markupsafe
 from jinja2 import Environment, pass_environment
@@ -78,6 +78,9 @@ def added(left: Any, right: Any) -> Any:
     if isinstance(left, str) and isinstance(right, str):
         fit_text(len(left) + len(right))
         return joined((left, right))
+    if isinstance(left, str) or isinstance(right, str):
+        other = type(right if isinstance(left, str) else left).__name__
+        raise TypeError(f"a text and a value of type {other} cannot be joined by +")
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         fit_items(len(left) + len(right))
     return fit_number(left + right)
@@ -195,9 +198,9 @@ def _sparse(pieces: list[str]) -> list[str]:
     return pieces
 
 
-def replace(text: Any, old: str, new: str, count: int | None = None) -> str:
+def replace(value: Any, old: str, new: str, count: int | None = None) -> str:
     """`text.replace(...)`, and the filter of that name."""
-    text, times = shown(text), -1 if count is None else count
+    text, times = shown(value), -1 if count is None else count
     hits = text.count(old)
     fit_text(len(text) + max(hits if times < 0 else min(hits, times), 0) * len(new))
     return text.replace(old, new, times)
@@ -207,7 +210,7 @@ def join_method(sep: str, parts: Any) -> str:
     """`sep.join(parts)`."""
     texts = taken(parts)
     fit_text(sum(map(len, texts)) + len(sep) * len(texts))
-    return sep.join(texts)
+    return joined(texts, sep)
 
 
 def padded(name: str, text: str, width: int, fill: str = " ") -> str:
@@ -352,7 +355,10 @@ FILTERS: Mapping[str, Operation] = {
 }
 _READING = _names("lower upper == != < <= > >= eq equalto ne lt le lessthan gt ge greaterthan sameas")
 TESTS: Mapping[str, Operation] = {
-    **{name: _metered(DEFAULT_TESTS[name], weigh_deeply if name in _READING else _glance) for name in DEFAULT_TESTS},
+    **{
+        name: _metered(cast(Operation, DEFAULT_TESTS[name]), weigh_deeply if name in _READING else _glance)
+        for name in DEFAULT_TESTS
+    },
     "in": contains,
 }
 

@@ -51,6 +51,7 @@ class ChannelParser:
         self._mode: Mode = "think" if opens_reasoning else "content" if think is None else "detect"
         self._held = b""  # blanks that have not been shown yet
         self._n_newlines = 1 if opens_reasoning else 0  # leading newlines that may still be dropped from the channel
+        self._thought = False  # whether anything of this block of reasoning was shown
         self._captured = bytearray()
         self._before = b""  # the blanks that preceded the capture
         self._n_calls = 0
@@ -110,6 +111,7 @@ class ChannelParser:
         self._held = (self._held + data)[len(shown) :]
 
     def _emit(self, data: bytes) -> None:
+        self._thought = self._thought or bool(data)
         if data:
             self._out.append(Thought(data) if self._mode == "think" else Content(data))
 
@@ -129,13 +131,14 @@ class ChannelParser:
             self._literal(marker)
 
     def _open_reasoning(self) -> None:
-        if self._mode == "think":
-            if not self._n_newlines:
-                self._literal("think")
+        if self._mode == "think" and self._thought:
+            self._literal("think")
+        elif self._mode == "think":  # opened by the prompt, and again by the model
+            self._n_newlines = 1
         elif self._mode == "detect" or self._scanner.is_token("think"):
             if self._mode == "content":
                 self._emit(self._held)
-            self._held, self._n_newlines, self._mode = b"", 1, "think"
+            self._held, self._n_newlines, self._mode, self._thought = b"", 1, "think", False
         else:
             self._literal("think")
 

@@ -89,10 +89,7 @@ class Traced(str):
         return self._halves(super().rpartition(sep))
 
     def join(self, parts: Iterable[str], /) -> str:
-        woven: list[str] = []
-        for part in parts:
-            woven += (self, part) if woven else (part,)
-        return joined(woven)
+        return joined(parts, self)
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         if not old:
@@ -135,9 +132,9 @@ def written(text: str) -> Traced:
     return Traced(text, b"\1" * len(text))
 
 
-def joined(parts: Iterable[str]) -> str:
-    """`"".join(parts)` that keeps the marks."""
-    parts = list(parts)
+def joined(parts: Iterable[str], sep: str = "") -> str:
+    """`sep.join(parts)` that keeps the marks."""
+    parts = [piece for part in parts for piece in (sep, part)][1:] if sep else list(parts)
     text = "".join(parts)
     if any(isinstance(part, Traced) for part in parts):
         return Traced(text, b"".join(map(_marks, parts)))

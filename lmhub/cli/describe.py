@@ -104,7 +104,7 @@ def _memory(file: GGUFFile, hub: Hub, settings: EngineSettings) -> dict[str, Any
         "weights_mapped": plan.weights_mapped,
         "weights_packed": plan.weights_packed,
         "per_sequence": plan.state,
-        "total": plan.weights_mapped + plan.weights_packed + settings.batch * plan.state,
+        "total": plan.weights_packed + settings.batch * plan.state,  # what is mapped can be reclaimed
     }
 
 

@@ -109,16 +109,13 @@ def memory_line(plan: dict[str, Any]) -> str:
 
     if "problem" in plan:
         return clean(plan["problem"], 1000)
-    weights = [
-        f"{size(plan[key])} {word}"
-        for key, word in (("weights_mapped", "mapped"), ("weights_packed", "packed"))
-        if plan[key]
-    ]
+    packed = f"{size(plan['weights_packed'])} of packed weights + " if plan["weights_packed"] else ""
     ram = memory()
+    short = "" if plan["total"] <= ram.available else ", which is not enough: lower --ctx or --batch"
     return (
-        f"weights {' + '.join(weights) or '0 B'}; {plan['kv_dtype']} cache {size(plan['per_sequence'])} × "
-        f"{plan['batch']} sequences of {plan['context']}; {size(plan['total'])} in all, "
-        f"{size(ram.available)} of {size(ram.total)} available"
+        f"{packed}{plan['batch']} × {size(plan['per_sequence'])} of {plan['kv_dtype']} cache for {plan['context']} "
+        f"positions = {size(plan['total'])}; {size(plan['weights_mapped'])} of the file mapped, reclaimable; "
+        f"{size(ram.available)} of {size(ram.total)} available{short}"
     )
 
 

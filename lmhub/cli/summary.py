@@ -85,7 +85,7 @@ def _total(models: Descriptions) -> str:
 
     ram = memory()
     needed = sum(about["memory"]["total"] for _, about in models)
-    return f"{size(needed)} in all, {size(ram.available)} of {size(ram.total)} available"
+    return f"{size(needed)} and the mapped files; {size(ram.available)} of {size(ram.total)} available"
 
 
 def _example(where: str, model: str, locked: bool) -> str:

@@ -165,6 +165,9 @@ static void generic_tiles(void *arg, int64_t begin, int64_t end, int thread)
             const char *src = (const char *)w->data + (s->expert * w->rows + i) * job->row_bytes;
             const float *rows = (const float *)(const void *)src;
             if (w->type != LMK_F32) {
+                /* Expanding and multiplying alternate; memory must not idle while the products run. */
+                for (int64_t b = 0; s->count <= 4 && b < n * job->row_bytes; b += 64)
+                    __builtin_prefetch(src + n * job->row_bytes + b);
                 k->dequant(w->type, src, scratch, n * w->cols);
                 rows = scratch;
             }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,22 @@ from lmhub.gguf import open_gguf
 from lmhub.tokenize import Tokenizer, load_tokenizer
 from lmhub.types import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 
-Golden = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class Golden:
+    """One conversation and what it renders to: `text`, or the `error` that the template raises. `said` is its JSON."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    options: Mapping[str, Any]
+    text: str | None
+    error: str | None
+    said: str
 
 
 @pytest.fixture(scope="session")
 def load_format(shared: Path) -> Callable[..., tuple[ChatFormat, Tokenizer]]:
-    """`load_format(folder, template)`: the format and tokenizer of a golden model, or with another template of its folder."""
+    """`load_format(folder, template)`: format and tokenizer of a golden model, maybe with another template."""
     tokenizers: dict[str, tuple[Mapping[str, Any], Tokenizer]] = {}
 
     def load(folder: str, template: str | None = None) -> tuple[ChatFormat, Tokenizer]:
@@ -39,24 +50,25 @@ def load_format(shared: Path) -> Callable[..., tuple[ChatFormat, Tokenizer]]:
 
 @pytest.fixture(scope="session")
 def load_goldens(shared: Path) -> Callable[[str, str], dict[str, Golden]]:
-    """`load_goldens(folder, file)`: the conversations by name."""
+    """`load_goldens(folder, file)`: the conversations by name, with messages and tools as our own types."""
 
     def load(folder: str, file: str) -> dict[str, Golden]:
-        return {row["name"]: row for row in json.loads((shared / "zoo" / folder / file).read_text())["rows"]}
+        rows = json.loads((shared / "zoo" / folder / file).read_text())["rows"]
+        return {row["name"]: _golden(row) for row in rows}
 
     return load
 
 
-@pytest.fixture(scope="session")
-def messages_of() -> Callable[[Golden], tuple[Message, ...]]:
-    """Converts the messages of a golden conversation from their OpenAI form."""
-    return lambda row: tuple(_message(message) for message in row["messages"])
-
-
-@pytest.fixture(scope="session")
-def tools_of() -> Callable[[Golden], tuple[Tool, ...]]:
-    """Converts the tools of a golden conversation from their OpenAI form."""
-    return lambda row: tuple(Tool(**tool["function"]) for tool in row["tools"] or ())
+def _golden(row: Mapping[str, Any]) -> Golden:
+    kwargs = dict(row["kwargs"])
+    return Golden(
+        messages=tuple(_message(message) for message in row["messages"]),
+        tools=tuple(Tool(**tool["function"]) for tool in row["tools"] or ()),
+        options={"add_generation_prompt": kwargs.pop("add_generation_prompt"), "template_kwargs": kwargs},
+        text=row.get("text"),
+        error=row.get("error"),
+        said=json.dumps([row["messages"], row["tools"]], ensure_ascii=False),
+    )
 
 
 def _message(message: Mapping[str, Any]) -> Message:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import pytest
 
@@ -36,48 +35,39 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("folder", "file", "template"), FORMATS)
-def test_prompts_are_those_of_transformers(load_format, load_goldens, messages_of, tools_of, folder, file, template):
+def test_prompts_are_those_of_transformers(load_format, load_goldens, folder, file, template):
     chat, _ = load_format(folder, template)
     rows = load_goldens(folder, file)
     assert len(rows) == 25
     for name, row in rows.items():
-        kwargs = dict(row["kwargs"])
-        generation = kwargs.pop("add_generation_prompt")
         try:
-            prompt = chat.render(
-                messages_of(row), tools_of(row), template_kwargs=kwargs, add_generation_prompt=generation
-            )
-            outcome = prompt.text
+            text = chat.render(row.messages, row.tools, **row.options).text
         except RequestError as error:
-            outcome = str(error)
             assert error.status == 400
-            assert row.get("error", "no error").partition(": ")[2] in outcome, name
-            continue
-        assert (outcome != row.get("text")) == ((folder, file, name) in DIFFERENT), (name, outcome)
+            assert row.error is not None and row.error.partition(": ")[2] in str(error), name
+        else:
+            assert (text != row.text) == ((folder, file, name) in DIFFERENT), (name, text)
 
 
 @pytest.mark.parametrize(("folder", "file", "template"), FORMATS)
-def test_harmless_conversations_get_the_ids_of_the_whole_text(
-    load_format, load_goldens, messages_of, tools_of, folder, file, template
-):
+def test_harmless_conversations_get_the_ids_of_the_whole_text(load_format, load_goldens, folder, file, template):
     chat, tokenizer = load_format(folder, template)
     for name, row in load_goldens(folder, file).items():
-        said = json.dumps([row["messages"], row["tools"]], ensure_ascii=False)
-        if "text" not in row or any(special in said for special in tokenizer.specials):
+        if row.text is None or any(special in row.said for special in tokenizer.specials):
             continue
-        prompt = chat.render(messages_of(row), tools_of(row), template_kwargs={})
+        prompt = chat.render(row.messages, row.tools, **row.options)
         assert list(prompt.ids) == tokenizer.with_bos(tokenizer.encode(prompt.text, special=True)), name
 
 
-def test_what_differs_from_transformers(load_format, load_goldens, messages_of, tools_of):
-    def prompt(folder, name):
+def test_what_differs_from_transformers(load_format, load_goldens):
+    def text(folder, name):
         row = load_goldens(folder, "chat.json")[name]
-        return load_format(folder)[0].render(messages_of(row), tools_of(row)).text
+        return load_format(folder)[0].render(row.messages, row.tools).text
 
-    assert '<|im_start|>assistant\n<tool_call>\n{"name": "add"' in prompt("qwen3", "null_content")
-    assert "user\npart one part two<" in prompt("qwen3", "content_parts")
-    assert prompt("qwen35", "two_systems").startswith("<|im_start|>system\none\n\ntwo<|im_end|>")
-    assert prompt("gemma3", "two_systems").startswith("<bos><start_of_turn>user\none\n\ntwo\n\nx<end_of_turn>")
+    assert '<|im_start|>assistant\n<tool_call>\n{"name": "add"' in text("qwen3", "null_content")
+    assert "user\npart one part two<" in text("qwen3", "content_parts")
+    assert text("qwen35", "two_systems").startswith("<|im_start|>system\none\n\ntwo<|im_end|>")
+    assert text("gemma3", "two_systems").startswith("<bos><start_of_turn>user\none\n\ntwo\n\nx<end_of_turn>")
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}, "required": ["a"]}

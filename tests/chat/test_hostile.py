@@ -1,4 +1,4 @@
-"""Text is never markup: whatever a client writes, wherever it writes it, the special tokens of the prompt stay the same."""
+"""Text is never markup: whatever a client writes, wherever it writes it, a prompt has the same special tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ HALVES = [
 
 
 def conversation(word):
-    """A conversation in which every text that a client can write is `word(is_old_reply)`, and its tools."""
+    """A conversation and its tools, in which every text that a client can write is `word()`, or `word(own=True)` where
+    the text is an earlier reply."""
     schema = {
         "type": "object",
         "description": word(),

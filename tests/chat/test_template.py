@@ -21,7 +21,8 @@ def render(source, /, **variables):
     [
         ("{% if 1 %}\n  a\n  {% endif %}\nb", "  a\nb"),  # trim_blocks, lstrip_blocks
         (
-            "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+            "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}{{ i }}"
+            "{% endfor %}",
             "023",
         ),
         ("{% generation %}a{{ x }}{% endgeneration %}b", "a<1>b"),
@@ -36,7 +37,8 @@ def render(source, /, **variables):
         ("{{ ' a b '.strip().split(' ') | join('-') }}{{ 'x'.startswith('x') }}{{ 'a' ~ 1 ~ none }}", "a-bTruea1None"),
         ("{% set ns = namespace(n=0) %}{% for i in range(3) %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "3"),
         (
-            "{% macro f(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) | trim }}{% set s %}q{{ f(3, 4) }}{% endset %}{{ s }}",
+            "{% macro f(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) | trim }}"
+            "{% set s %}q{{ f(3, 4) }}{% endset %}{{ s }}",
             "12q34",
         ),
         ("{{ 'a\nb' | indent(2) }}|{{ '%s-%02d' % ('a', 5) }}|{{ '{}{n}'.format('b', n=1) }}", "a\n  b|a-05|b1"),
@@ -127,7 +129,7 @@ BOMBS = {
     "replace": BIG + "{{ x | replace('a', x) }}",
     "replace method": BIG + "{{ x.replace('a', x) }}",
     "join": BIG + "{{ x.join(['b'] * 1000) }}",
-    "join filter": BIG + "{{ [x] * 1000 | join }}{{ ([x] * 1000) | join }}",
+    "join filter": BIG + "{{ ([x] * 1000) | join }}",
     "search": BIG + "{% for i in range(99999) %}{{ 'ba' * 400 ~ 'c' in x }}{% endfor %}",
     "comparison": BIG + "{% for i in range(99999) %}{{ x == x[1:] }}{% endfor %}",
     "slices": BIG + "{% for i in range(99999) %}{% set y = x[1:] %}{% endfor %}",

@@ -1,4 +1,4 @@
-"""Strings that know their author: every operation gives the string's own result, with each character's mark beside it."""
+"""Strings that know their author: operations give the string's own result, each character with its mark."""
 
 from __future__ import annotations
 

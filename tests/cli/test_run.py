@@ -90,7 +90,7 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(endless: Path, terminal: Run
 
 def test_ctrl_c_ends_a_single_answer(endless: Path, terminal: Run) -> None:
     chat = terminal("run", endless, "Hello", "--temperature", 0, "--ctx", 30000)
-    chat.until("Loading")
+    chat.until("\x1b[?25h")  # the cursor is back: the progress bar has gone
     chat.read()
     chat.send("\x03")
     status, rest = chat.end()

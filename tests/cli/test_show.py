@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lmhub.cli.show import memory_line
 from lmhub.gguf import GGMLType, GGUFWriter
 from lmhub.testing.tiny import CHAT_TEMPLATE, tiny_gguf
 
@@ -29,7 +30,8 @@ def test_everything_about_a_file(tiny: Path, invoke: Invoke) -> None:
     assert f"sha256 {hashlib.sha256(CHAT_TEMPLATE.encode()).hexdigest()[:12]}" in facts["template"]
     assert CHAT_TEMPLATE.splitlines()[0] in said.output
     assert facts["served"].startswith("by      lmhub-qwen3 ")
-    assert "in all" in facts["memory"]
+    assert "4 × " in facts["memory"]
+    assert "of f16 cache for 256 positions" in facts["memory"]
     assert "F32" in said.output
 
 
@@ -41,7 +43,7 @@ def test_json_has_the_same_facts(tiny: Path, invoke: Invoke) -> None:
     assert about["served_by"]["plugin"] == "qwen3"
     memory = about["memory"]
     assert (memory["context"], memory["batch"]) == (100, 3)
-    assert memory["total"] == memory["weights_mapped"] + memory["weights_packed"] + 3 * memory["per_sequence"]
+    assert memory["total"] == memory["weights_packed"] + 3 * memory["per_sequence"]
     assert "metadata" not in about
 
 
@@ -121,3 +123,16 @@ def test_real_converters_files(shared: Path, name: str, invoke: Invoke) -> None:
     said = invoke("show", shared / f"zoo/{name}.gguf", "--tensors", "--metadata")
     assert said.exit_code == 0
     assert "architecture" in said.output
+
+
+def test_a_plan_that_does_not_fit_says_so() -> None:
+    plan = {
+        "weights_packed": 10**15,
+        "weights_mapped": 5,
+        "per_sequence": 1,
+        "batch": 2,
+        "context": 3,
+        "kv_dtype": "f16",
+    }
+    assert "which is not enough: lower --ctx or --batch" in memory_line({**plan, "total": 10**15 + 2})
+    assert "not enough" not in memory_line({**plan, "weights_packed": 0, "total": 2})
