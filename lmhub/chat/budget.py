@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 MAX_SOURCE = 1 << 17  # characters of a template
-MAX_WORK = 15_000_000  # units for one rendering
+MAX_WORK = 12_000_000  # units for one rendering
 MAX_TEXT = 1 << 23  # characters of any string, the rendered prompt included
 MAX_ITEMS = 1 << 18  # elements of any list
 MAX_BITS = 4096  # of any whole number

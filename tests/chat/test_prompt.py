@@ -178,3 +178,8 @@ def test_tools_are_declared_in_the_usual_order():
         '{"type": "function", "function": {"name": "g"}}]'
     )
     assert format_of("{{ tools is none }}").render([say("user", "a")]).text == "True"
+
+
+def test_a_control_token_may_be_built_around_the_role():
+    source = "{% for m in messages %}{{ '<|' + m['role'] + '|>' ~ m.content }}{% endfor %}"
+    assert format_of(source).render([say("user", "<|user|>")]).segments == (("<|user|>", True), ("<|user|>", False))
