@@ -3,7 +3,8 @@
 Usage: python benchmarks/perplexity.py MODEL.gguf [--window 1024] [--kv-dtype f16] [--json]
 
 The text is cut into windows of token ids; each window is read from an empty context, and every token but the first is
-scored. Both engines get the same ids. llama.cpp is used when `llama_cpp` (the package llama-cpp-python) can be imported.
+scored. Both engines get the same ids. llama.cpp is used when `llama_cpp` (the package llama-cpp-python) can be
+imported.
 """
 
 from __future__ import annotations

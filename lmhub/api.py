@@ -205,7 +205,11 @@ class Model:
         ids = tokenizer.with_bos(tokenizer.encode(prompt, special=special)) if isinstance(prompt, str) else list(prompt)
         self._check_ids(ids)
         request = self._loaded.generation(
-            tuple(ids), _new_id(), sampling_from(sampling), budget_from(max_tokens), stops_from(stop), parser=None
+            tuple(ids),
+            _new_id(),
+            sampling_from(sampling),
+            max_tokens=budget_from(max_tokens),
+            stop=stops_from(stop),
         )
         return _collect(self._events(self._hub.process(self._served, request)))
 

@@ -28,7 +28,7 @@ class Encoder(Protocol):
     """Encodes one streamed reply."""
 
     def event(self, event: Event) -> bytes:
-        """The frames for one event; the first call also yields what opens a stream, the terminal event what closes it."""
+        """The frames for one event; the first call also yields what opens a stream, the last one what closes it."""
         ...
 
     def ping(self) -> bytes:
@@ -40,8 +40,9 @@ class Encoder(Protocol):
 class Dialect:
     """An HTTP dialect. `routes` are POST paths without the `/v1` prefix, under which they are served as well.
 
-    `id_prefix` starts its reply ids. `parse` raises RequestError; `collect` builds the body of a reply that is not streamed
-    from all its events, the last of which is a Finish; `error` frames a failure that comes before the first byte.
+    `id_prefix` starts its reply ids. `parse` raises RequestError; `collect` builds the body of a reply that is not
+    streamed from all its events, the last of which is a Finish; `error` frames a failure that comes before the first
+    byte.
     """
 
     name: str

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lmhub.gguf import GGUFFile
@@ -34,7 +34,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ThinkMarkers:
-    """How a model's reasoning is delimited. `switch` is the template variable that turns it on and off, if there is one."""
+    """How a model's reasoning is delimited. `switch` is the template variable that turns it on and off, or None."""
 
     open: str = "<think>"
     close: str = "</think>"
@@ -61,11 +61,12 @@ HERMES = ToolStyle("hermes", "<tool_call>", "</tool_call>", "lmhub.chat.hermes:p
 class Family:
     """One model family, as `lmhub_families` returns it.
 
-    `load` is `"module:function"` with the signature `(file: GGUFFile, options: LoadOptions) -> CausalLM | BlockLM`; nothing
-    heavy is imported before a model of the family is loaded. `plan` is `(file, options) -> MemoryPlan`, from metadata and the
-    tensor directory alone. `kernels` names the family's compiled module ("lmhub_qwen3._kernels"), so that `lmhub plugins` and
-    `lmhub doctor` can tell whether it fits this core without loading a model. `sampling` holds the family's recommended defaults (fields of SamplingParams), which the file's own
-    `general.sampling.*` keys override.
+    `load` is `"module:function"` with the signature `(file: GGUFFile, options: LoadOptions) -> CausalLM | BlockLM`;
+    nothing heavy is imported before a model of the family is loaded. `plan` is `(file, options) -> MemoryPlan`, from
+    metadata and the tensor directory alone. `kernels` names the family's compiled module ("lmhub_qwen3._kernels"), so
+    that `lmhub plugins` and `lmhub doctor` can tell whether it fits this core without loading a model. `sampling` holds
+    the family's recommended defaults (fields of SamplingParams), which the file's own `general.sampling.*` keys
+    override.
     """
 
     name: str

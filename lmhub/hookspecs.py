@@ -1,8 +1,8 @@
 """The hooks. A plugin implements any of them with `lmhub.hookimpl`; all are called at start-up or once per request.
 
 None runs per token. Collecting hooks are called plugin by plugin, so that one which raises is reported by name and the
-others still count. In `firstresult` hooks plugins answer in the order of their names and the core answers last; returning
-None passes. docs/hooks.md shows a runnable example of each.
+others still count. In `firstresult` hooks plugins answer in the order of their names and the core answers last;
+returning None passes. docs/hooks.md shows a runnable example of each.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def lmhub_think_markers(model: LoadedModel) -> ThinkMarkers | None:
 
 @hookspec
 def lmhub_dialects() -> Sequence[Dialect]:  # type: ignore[empty-body]
-    """HTTP dialects: routes, parse, encode. The built-in ones register through this hook. Called when a server starts."""
+    """HTTP dialects: routes, parse, encode. The built-in ones register through it too. Called when a server starts."""
 
 
 @hookspec
@@ -89,8 +89,8 @@ def lmhub_logits_processors(  # type: ignore[empty-body]
 ) -> Sequence[Callable[[np.ndarray, Sequence[int]], None]]:
     """Functions `(logits, history)` that edit a row of logits in place before sampling. Called once per request.
 
-    `logits` is float32 `(n_vocab,)`; `history` holds the prompt and the reply so far. They run on the engine's thread, in the
-    order of the plugins' names.
+    `logits` is float32 `(n_vocab,)`; `history` holds the prompt and the reply so far. They run on the engine's thread,
+    in the order of the plugins' names.
     """
 
 

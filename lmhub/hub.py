@@ -19,7 +19,7 @@ from lmhub.family import Family, LoadOptions
 from lmhub.gguf import GGUFFile, open_gguf
 from lmhub.hookspecs import hookimpl
 from lmhub.loaded import LoadedModel, default_sampling
-from lmhub.model import MemoryPlan
+from lmhub.model import CausalLM, MemoryPlan
 from lmhub.plugins import Plugins
 from lmhub.settings import EngineSettings
 from lmhub.types import ChatRequest, Event, GenerationRecord, GenerationRequest
@@ -49,7 +49,8 @@ class Served:
 class Hub:
     """Plugins, families and served models. One per process is usual; several may live side by side.
 
-    `plugins` are those that somebody has loaded already (the command line, for its commands); without, the hub finds its own.
+    `plugins` are those that somebody has loaded already (the command line, for its commands); without, the hub finds
+    its own.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class Hub:
             hint = f"; {broken[0].title} is installed but broken: {broken[0].problem}" if broken else ""
             known = ", ".join(sorted(self.claims)) or "none"
             raise UnsupportedModel(
-                f"{file.path.name} holds the architecture {arch!r}, which no installed plugin serves (served: {known}); "
-                f"install the plugin of that family, by custom named lmhub-{_slug(arch)}{hint}"
+                f"{file.path.name} holds the architecture {arch!r}, which no installed plugin serves "
+                f"(served: {known}); install the plugin of that family, by custom named lmhub-{_slug(arch)}{hint}"
             )
         return self.claims[arch]
 
@@ -149,6 +150,8 @@ class Hub:
         """Complete a loaded model with what the hooks say of it, and start its engine."""
         from lmhub.chat.prompt import ChatFormat
 
+        if not isinstance(loaded.model, CausalLM):
+            raise UnsupportedModel(f"{loaded.id} denoises blocks, which this lmhub has no engine for; upgrade lmhub")
         loaded.think = self.plugins.call_first("lmhub_think_markers", model=loaded)
         loaded.tools = self.plugins.call_first("lmhub_tool_style", model=loaded)
         if loaded.chat is None:
@@ -258,5 +261,7 @@ def _resolve(reference: str, claim: Claim) -> Callable[..., Any]:
     except LmhubError:
         raise
     except Exception as error:
-        raise PluginError(f"{claim.distribution} cannot be loaded: {type(error).__name__}: {error}; reinstall it") from error
+        raise PluginError(
+            f"{claim.distribution} cannot be loaded: {type(error).__name__}: {error}; reinstall it"
+        ) from error
     return found

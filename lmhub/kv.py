@@ -24,7 +24,7 @@ class KVState(State):
     `k` and `v` are arrays (n_layer, n_kv, capacity, dim) of the cache's dtype; rows from `n_tokens` on hold anything.
     """
 
-    def __init__(self, n_layer: int, n_kv: int, k_dim: int, v_dim: int, capacity: int, dtype: str = "f16"):  # noqa: PLR0917
+    def __init__(self, n_layer: int, n_kv: int, k_dim: int, v_dim: int, capacity: int, dtype: str = "f16"):
         nbytes = self.nbytes_for(n_layer, n_kv, k_dim, v_dim, capacity, dtype)
         type_id, kind = _DTYPES[dtype]
         self.n_tokens = 0
@@ -49,7 +49,7 @@ class KVState(State):
         )
 
     @staticmethod
-    def nbytes_for(n_layer: int, n_kv: int, k_dim: int, v_dim: int, capacity: int, dtype: str = "f16") -> int:  # noqa: PLR0917
+    def nbytes_for(n_layer: int, n_kv: int, k_dim: int, v_dim: int, capacity: int, dtype: str = "f16") -> int:
         """Bytes of a cache of that geometry, by arithmetic alone. KernelError for a dtype other than f16 and f32."""
         if dtype not in _DTYPES:
             raise KernelError(f"A KV cache of type {dtype!r} is not possible; choose f16 or f32.")

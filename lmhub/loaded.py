@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lmhub.errors import PromptTooLong, RequestError
 from lmhub.family import Family, ThinkMarkers, ToolStyle
 from lmhub.model import BlockLM, CausalLM, MemoryPlan
-from lmhub.types import ChatRequest, GenerationRequest, SamplingParams
+from lmhub.types import ChatRequest, GenerationRequest, ReplyParser, SamplingParams
 
 if TYPE_CHECKING:
     from lmhub.chat.prompt import ChatFormat
@@ -75,17 +75,23 @@ class LoadedModel:
             request.messages, request.tools, reasoning=request.reasoning, template_kwargs=request.template_kwargs
         )
         return self.generation(
-            prompt.ids, id, request.sampling, request.max_tokens, request.stop, self.chat.parser(prompt, request.tools)
+            prompt.ids,
+            id,
+            request.sampling,
+            max_tokens=request.max_tokens,
+            stop=request.stop,
+            parser=self.chat.parser(prompt, request.tools),
         )
 
     def generation(
         self,
         ids: tuple[int, ...],
         id: str,
-        sampling: Mapping[str, float | int],
+        sampling: Mapping[str, Any],
+        *,
         max_tokens: int | None = None,
         stop: tuple[str, ...] = (),
-        parser: Any = None,
+        parser: ReplyParser | None = None,
     ) -> GenerationRequest:
         """The engine's request for a prompt that is already ids; absent settings take the model's defaults.
 

@@ -37,7 +37,7 @@ class State(ABC):
         """Become a copy of `other` cut to `n_tokens`. False when that is impossible; this state is then empty."""
 
     def checkpoint(self) -> Any:
-        """A saved copy of what `truncate` cannot bring back, for families that cannot rewind. None where none is needed."""
+        """A copy of what `truncate` cannot bring back, for families that cannot rewind. None where none is needed."""
         return None
 
     def restore(self, checkpoint: Any, n_tokens: int) -> bool:
@@ -86,10 +86,10 @@ class CausalLM(ABC):
         twice. Raises KernelError with every state unchanged when the step fails, GenerationError when it was aborted.
         """
 
-    def abort(self) -> None:
+    def abort(self) -> None:  # noqa: B027 - optional
         """Make a running `forward` return early, from any thread (shutdown); the next one runs normally."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - optional
         """Release weights. States must not be used afterwards."""
 
 
@@ -119,5 +119,5 @@ class BlockLM(ABC):
     def denoise(self, state: State, canvas: Any) -> Block | None:
         """One pass over the canvas; the block once it has settled."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - optional
         """Release weights."""

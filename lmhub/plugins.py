@@ -56,7 +56,9 @@ class Plugins:
             distribution = entry.dist.name if entry.dist else entry.value
             info = PluginInfo(entry.name, distribution, entry.dist.version if entry.dist else "")
             if entry.name in self.infos:
-                self._broken(info, f"the name {entry.name} is taken by {self.infos[entry.name].title}; uninstall one of them")
+                self._broken(
+                    info, f"the name {entry.name} is taken by {self.infos[entry.name].title}; uninstall one of them"
+                )
                 continue
             self.infos[entry.name] = info
             if entry.name in self._blocked:
@@ -69,7 +71,7 @@ class Plugins:
         self.infos = dict(sorted(self.infos.items()))
 
     def register(self, plugin: Any, name: str) -> None:
-        """Register a plugin object under `name` (the core's own, and tests'). Raises PluginError for a misspelt hook."""
+        """Register a plugin object under `name` (the core's own, tests'). Raises PluginError for a misspelt hook."""
         self.infos.setdefault(name, PluginInfo(name, name, ""))
         self._register(plugin, name)
 
@@ -84,9 +86,10 @@ class Plugins:
     def call_each(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
         """Call a collecting hook plugin by plugin: (plugin name, result) pairs in the order of the names.
 
-        A LmhubError passes through (that is how `lmhub_validate` refuses); any other exception marks its plugin as broken.
+        A LmhubError passes through (that is how `lmhub_validate` refuses); any other exception marks its plugin as
+        broken.
         """
-        results = []
+        results: list[tuple[str, Any]] = []
         for name, plugin in sorted(self.manager.list_name_plugin()):
             if plugin is None or not self._implements(plugin, hook):
                 continue

@@ -33,7 +33,7 @@ class Sampler:
         self._params = ffi.new("lmk_sampling *")
         self._token = ffi.new("int32_t *")
 
-    def sample(  # noqa: PLR0917
+    def sample(
         self,
         row: NDArray[np.float32],
         params: SamplingParams,

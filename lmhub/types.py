@@ -1,6 +1,7 @@
 """Plain values that travel between the wire, the engine and back. Frozen and slotted; standard library only.
 
-The path: `bytes -parse-> ChatRequest -prepare-> GenerationRequest -submit-> Slot -step-> Commit -reply-> Event -encode-> bytes`.
+The path: `bytes -parse-> ChatRequest -prepare-> GenerationRequest -submit-> Slot -step-> Commit -reply-> Event
+-encode-> bytes`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token is drawn from logits, everything resolved. The defaults are neutral: greedy, nothing cut, no penalty."""
+    """How a token is drawn from logits, everything resolved. The defaults are neutral: greedy, no cuts, no penalty."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0 = no limit
@@ -124,21 +125,22 @@ class Thought:
 
 
 class ReplyParser(Protocol):
-    """Sorts the bytes of one reply into channels; the engine then looks for stop strings and decodes UTF-8, in that order.
+    """Sorts the bytes of one reply into channels; the engine then looks for stop strings, then decodes UTF-8.
 
-    `token -> piece -> ReplyParser -> stop scanner (Content only) -> UTF-8 decoder -> events`. So a parser works on bytes,
-    may cut inside a character, and never sees what a stop string cut off. One instance serves one reply. The token that ends
-    the generation is not fed. A change of channel, and every tool event, is a boundary that no stop string spans.
+    `token -> piece -> ReplyParser -> stop scanner (Content only) -> UTF-8 decoder -> events`. So a parser works on
+    bytes, may cut inside a character, and never sees what a stop string cut off. One instance serves one reply. The
+    token that ends the generation is not fed. A change of channel, and every tool event, is a boundary that no stop
+    string spans.
     """
 
     reasoning_tokens: int  # tokens fed so far that belonged to reasoning, its markers included
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
-        """What `token`, whose text is `piece` (empty for control tokens), completes. Bytes that may be a marker are held."""
+        """What `token`, whose text is `piece` (none for control tokens), completes. Possible markers are held back."""
         ...
 
     def finish(self) -> Sequence[ReplyItem]:
-        """What was held back when the reply ended by itself or by its budget. Not called after a stop string or a cancel."""
+        """What was held back when the reply ended by itself or its budget. Not called after a stop string or cancel."""
         ...
 
 

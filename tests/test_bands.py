@@ -12,7 +12,20 @@ ROOT = Path(__file__).parents[1]
 BANDS = [
     {"_native", "native"},
     {"types", "errors", "settings", "gguf", "tokenize"},
-    {"model", "family", "dialect", "loaded", "chat", "grammar", "sampling", "weights", "kv", "forward", "hparams", "rope"},
+    {
+        "model",
+        "family",
+        "dialect",
+        "loaded",
+        "chat",
+        "grammar",
+        "sampling",
+        "weights",
+        "kv",
+        "forward",
+        "hparams",
+        "rope",
+    },
     {"engine"},
     {"hub", "plugins", "hookspecs"},
     {"server", "cli", "api", "plain"},
@@ -52,7 +65,11 @@ def imports(path: Path) -> Iterator[tuple[int, str, bool]]:
                 yield node.lineno, name, id(node) in typing_only
 
 
-CORE = sorted(p for p in (ROOT / "lmhub").rglob("*.py") if "testing" not in p.parts and p.name != "__init__.py" or p.parent.name != "lmhub" and "testing" not in p.parts)
+CORE = sorted(
+    p
+    for p in (ROOT / "lmhub").rglob("*.py")
+    if ("testing" not in p.parts and p.name != "__init__.py") or (p.parent.name != "lmhub" and "testing" not in p.parts)
+)
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda p: str(p.relative_to(ROOT)))
@@ -74,11 +91,18 @@ def test_core_imports_go_down(path: Path) -> None:
 
 
 def test_engine_and_server_keep_their_distance() -> None:
-    forbidden = {"engine": {"server", "cli", "plugins", "hookspecs", "hub"}, "server": {"gguf", "model", "native", "weights", "kv"}}
+    forbidden = {
+        "engine": {"server", "cli", "plugins", "hookspecs", "hub"},
+        "server": {"gguf", "model", "native", "weights", "kv"},
+    }
     for folder, names in forbidden.items():
         for path in (ROOT / "lmhub" / folder).rglob("*.py"):
             assert "pluggy" not in path.read_text() or folder != "engine", f"{path} knows pluggy"
-            bad = [n for _, n, typing_only in imports(path) if not typing_only and n.split(".")[1:2] and n.split(".")[1] in names]
+            bad = [
+                n
+                for _, n, typing_only in imports(path)
+                if not typing_only and n.split(".")[1:2] and n.split(".")[1] in names
+            ]
             assert not bad, f"{path.relative_to(ROOT)} imports {bad}"
 
 

@@ -24,7 +24,9 @@ NEEDS_SERVER = "localhost:8080"
 
 
 @pytest.mark.parametrize(("page", "line", "code"), PYTHON, ids=[f"{p.relative_to(ROOT)}:{n}" for p, n, _ in PYTHON])
-def test_python_blocks_run(page: Path, line: int, code: str, model_dir: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> None:
+def test_python_blocks_run(
+    page: Path, line: int, code: str, model_dir: Path, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> None:
     if NEEDS_SERVER in code:
         code = code.replace(NEEDS_SERVER, request.getfixturevalue("live_server"))
     monkeypatch.chdir(model_dir)

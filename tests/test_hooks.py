@@ -74,7 +74,9 @@ def test_families_failure_is_isolated(caplog: pytest.LogCaptureFixture) -> None:
         raise RuntimeError("boom")
 
     with caplog.at_level(logging.WARNING, "lmhub"):
-        hub = hub_with(Plugin(lmhub_families=broken), Plugin(lmhub_families=lambda: [Family("b", ("arch-b",), "m:load")]))
+        hub = hub_with(
+            Plugin(lmhub_families=broken), Plugin(lmhub_families=lambda: [Family("b", ("arch-b",), "m:load")])
+        )
         assert set(hub.claims) == {"arch-b"}
     assert hub.plugins.infos["plugin0"].state == "broken"
     assert "plugin0" in caplog.text
@@ -132,7 +134,9 @@ def test_think_markers_override_the_family() -> None:
 
 def test_dialects_are_collected() -> None:
     hub = hub_with(Plugin(lmhub_dialects=lambda: ["mine"]))
-    assert [d for name, dialects in hub.plugins.call_each("lmhub_dialects") if name == "plugin0" for d in dialects] == ["mine"]
+    assert [d for name, dialects in hub.plugins.call_each("lmhub_dialects") if name == "plugin0" for d in dialects] == [
+        "mine"
+    ]
 
 
 def test_commands_reach_the_cli() -> None:
@@ -193,7 +197,7 @@ def test_shutdown_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_generation_finished_gets_the_record() -> None:
     records: list[Any] = []
-    hub = hub_with(Plugin(lmhub_generation_finished=lambda record: records.append(record)))
+    hub = hub_with(Plugin(lmhub_generation_finished=records.append))
     with serve_fake(hub, "hello"):
         asyncio.run(reply(hub, ask()))
         hub.close()
@@ -212,5 +216,3 @@ def test_plugins_answer_in_the_order_of_their_names() -> None:
         hub.plugins.register(Plugin(lmhub_dialects=lambda name=name: [name]), name)
     names = [name for name, _ in hub.plugins.call_each("lmhub_dialects") if name != "core"]
     assert names == ["alpha", "beta"]
-
-

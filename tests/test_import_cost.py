@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-HEAVY = {"numpy", "typer", "rich", "starlette", "uvicorn", "tokenizers", "jinja2", "msgspec", "_cffi_backend", "lmhub._native"}
+HEAVY = {
+    "numpy",
+    "typer",
+    "rich",
+    "starlette",
+    "uvicorn",
+    "tokenizers",
+    "jinja2",
+    "msgspec",
+    "_cffi_backend",
+    "lmhub._native",
+}
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What is shipped: the sdists hold every C file, versions and names agree, nothing is taken from elsewhere on the way."""
+"""What is shipped: the sdists hold every C file, versions and names agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import lmhub
 
 ROOT = Path(__file__).parents[1]
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
-IGNORED = shutil.ignore_patterns(".*", "build", "dist", "models", "*.egg-info", "*.so", "*.o", "__pycache__", "_native.c", "_kernels.c")
+IGNORED = shutil.ignore_patterns(
+    ".*", "build", "dist", "models", "*.egg-info", "*.so", "*.o", "__pycache__", "_native.c", "_kernels.c"
+)
 
 
 def project(folder: Path) -> dict[str, object]:

@@ -10,6 +10,7 @@
 
 #define ALIGN 64
 #define LEAST ((size_t)1 << 20)
+#define MOST ((size_t)1 << 46)     /* more than any machine can address */
 
 struct lmk_chunk {
     lmk_chunk *below;
@@ -24,7 +25,7 @@ static size_t aligned(size_t bytes)
 
 static lmk_chunk *push(lmk_arena *a, size_t size)
 {
-    lmk_chunk *chunk = size > SIZE_MAX - 4 * ALIGN ? NULL : aligned_alloc(ALIGN, ALIGN + aligned(size));
+    lmk_chunk *chunk = aligned_alloc(ALIGN, ALIGN + aligned(size));
     if (!chunk) {
         lmk_fail("The step needs %zu more bytes of memory than the system has; use a smaller batch or context.", size);
         return NULL;
@@ -48,7 +49,7 @@ void *lmk_alloc(lmk_ctx *c, size_t bytes)
 {
     lmk_arena *a = &c->arena;
     lmk_chunk *top = a->top;
-    if (bytes > SIZE_MAX / 2) {
+    if (bytes > MOST) {
         lmk_fail("The step asks for %zu bytes at once, which no machine has; the model's sizes are damaged.", bytes);
         return NULL;
     }

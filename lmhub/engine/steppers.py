@@ -42,7 +42,7 @@ class Stepper(Protocol):
 class Sample(Protocol):
     """Draws a token, as `lmhub.sampling.Sampler.sample` does."""
 
-    def __call__(  # noqa: PLR0917
+    def __call__(
         self,
         row: NDArray[np.float32],
         params: SamplingParams,

@@ -1,4 +1,4 @@
-"""The dialects that lmhub brings itself. `create_app` registers this module as a plugin, so they use the hook as any other."""
+"""The dialects that lmhub brings itself. `create_app` registers this module as a plugin: they use the hook too."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def tiny_gguf(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def fake_server(hub: Hub) -> Iterator[Callable[..., str]]:
-    """`fake_server(reply, **settings)`: the URL of a real server on a free port whose model answers every prompt with `reply`.
+    """`fake_server(reply, **settings)`: the URL of a real server whose model answers every prompt with `reply`.
 
     `reply` as in `lmhub.testing.serving.serve_fake`; stopped at the end of the test.
     """

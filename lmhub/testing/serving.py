@@ -16,7 +16,9 @@ from lmhub.settings import EngineSettings
 from lmhub.testing.fake import PATIENCE_S, FakeModel, FakeTokenizer
 from lmhub.types import SamplingParams
 
-FAMILY = Family("fake", ("fake",), load="none:none", caps=Caps(tools=True, reasoning=True), think=ThinkMarkers(), tools=HERMES)
+FAMILY = Family(
+    "fake", ("fake",), load="none:none", caps=Caps(tools=True, reasoning=True), think=ThinkMarkers(), tools=HERMES
+)
 
 
 def fake_loaded(model: CausalLM, name: str = "fake", n_ctx: int = 512, **fields: Any) -> LoadedModel:
@@ -40,10 +42,13 @@ def fake_loaded(model: CausalLM, name: str = "fake", n_ctx: int = 512, **fields:
 
 
 @contextmanager
-def serve_fake(hub: Hub, reply: str | Sequence[int] | Callable[..., Sequence[int]], **settings: Any) -> Iterator[Served]:
+def serve_fake(
+    hub: Hub, reply: str | Sequence[int] | Callable[..., Sequence[int]], **settings: Any
+) -> Iterator[Served]:
     """Serve a FakeModel on `hub` and close the hub at the end.
 
-    `reply` is a text, in which `<think>` and the other markers of FakeTokenizer become their tokens, or what FakeModel takes.
+    `reply` is a text, in which `<think>` and the other markers of FakeTokenizer become their tokens, or what FakeModel
+    takes.
     """
     script = FakeTokenizer().encode(reply, special=True) if isinstance(reply, str) else reply
     try:

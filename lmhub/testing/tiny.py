@@ -187,7 +187,7 @@ def write(path: str | os.PathLike[str], tiny: Tiny, kind: GGMLType = GGMLType.F3
 def tiny_gguf(arch: str, path: str | os.PathLike[str], **hparams: Any) -> Path:
     """Write a tiny ordinary decoder of that architecture; `hparams` as in `decoder`, `kind` and `seed` as in `write`.
 
-        tiny_gguf("qwen3", tmp_path / "tiny.gguf", qk_norm=True, tied=True)
+    tiny_gguf("qwen3", tmp_path / "tiny.gguf", qk_norm=True, tied=True)
     """
     kind, seed = hparams.pop("kind", GGMLType.F32), hparams.pop("seed", 0)
     return write(path, decoder(arch, **hparams), kind, seed)

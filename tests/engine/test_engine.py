@@ -307,9 +307,7 @@ def test_suppressed_ids_and_processors_reach_the_sampler(make_engine: MakeEngine
 def test_the_sampler_is_told_the_index_and_the_window(make_engine: MakeEngine, make_request: MakeRequest) -> None:
     calls: list[tuple[int, dict[int, int]]] = []
 
-    def sample(  # noqa: PLR0917
-        row: Any, params: Any, index: int, ids: Any, counts: Any, suppressed: Any
-    ) -> int:
+    def sample(row: Any, params: Any, index: int, ids: Any, counts: Any, suppressed: Any) -> int:
         calls.append((index, dict(zip(ids.tolist(), counts.tolist(), strict=True))))
         return int(row.argmax())
 

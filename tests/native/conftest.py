@@ -56,7 +56,7 @@ class Kernels:
         assert array.dtype == np.float32 and array.flags.c_contiguous
         return FFI.cast("float *", array.ctypes.data)
 
-    def weight(  # noqa: PLR0917
+    def weight(
         self, kind: int, data: NDArray[np.uint8], rows: int, cols: int, n_expert: int = 1, pack: bool = True
     ) -> Any:
         """An `lmk_weight *` with everything it points to; packed where the type has a packed layout."""
@@ -130,7 +130,7 @@ class Kernels:
             row += n
         return spans
 
-    def append_and_attend(  # noqa: PLR0917
+    def append_and_attend(
         self,
         states: Sequence[Any],
         counts: Sequence[int],

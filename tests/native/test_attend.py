@@ -50,7 +50,7 @@ def run(ops: Any, dtype: str, qkv: Any, cuts: list[int], window: int) -> np.ndar
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("n_head", [2, 6])
 @pytest.mark.parametrize("window", [0, 1, 5, 64, 100])
-def test_attention_is_softmax_and_does_not_depend_on_the_cuts(  # noqa: PLR0917
+def test_attention_is_softmax_and_does_not_depend_on_the_cuts(
     dtype: str, n_head: int, window: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator
 ) -> None:
     qkv = sequence(rng, 200, n_head)

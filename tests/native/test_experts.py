@@ -50,7 +50,7 @@ def test_more_experts_per_token_than_there_are_is_refused(kernels: Any) -> None:
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0, GGMLType.Q4_0], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("per_slot", [False, True])
 @pytest.mark.parametrize("n", [1, 7, 90])
-def test_a_slot_is_linear_of_its_expert(  # noqa: PLR0917
+def test_a_slot_is_linear_of_its_expert(
     kind: GGMLType, per_slot: bool, n: int, ops: Any, rng: np.random.Generator, thread_counts: Any
 ) -> None:
     n_expert, rows, cols, k = 6, 21, 64, 2

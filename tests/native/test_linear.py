@@ -76,7 +76,7 @@ def test_linear_of_every_type_is_the_product_and_the_same_bits_on_every_level(
 
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.F16, Q8_0, GGMLType.Q4_K], ids=lambda kind: kind.name)
 @pytest.mark.parametrize(("rows", "cols"), [(1, 256), (16, 256), (50, 768), (129, 256)])
-def test_a_row_never_depends_on_its_neighbours_or_on_the_threads(  # noqa: PLR0917
+def test_a_row_never_depends_on_its_neighbours_or_on_the_threads(
     kind: GGMLType, rows: int, cols: int, ops: Any, rng: np.random.Generator, thread_counts: Any
 ) -> None:
     w = ops.weight(kind.id, stored(kind, rows, cols, rng), rows, cols)

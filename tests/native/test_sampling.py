@@ -77,7 +77,7 @@ def test_draws_are_the_golden_ones() -> None:
     min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
     penalties=st.sampled_from([(1.0, 0.0, 0.0), (1.3, 0.0, 0.0), (0.8, 0.5, 0.2), (1.0, -1.0, 0.7)]),
 )
-def test_random_rows_agree_with_the_reference(  # noqa: PLR0917
+def test_random_rows_agree_with_the_reference(
     seed: int, temperature: float, top_k: int, top_p: float, min_p: float, penalties: tuple[float, float, float]
 ) -> None:
     rng = np.random.default_rng(seed)
