@@ -1,8 +1,5 @@
-"""The part of the build that pyproject.toml cannot say: cffi compiles the core extension for the stable ABI."""
+"""The part of the build that pyproject.toml cannot say: the core's extension is made by cffi."""
 
 from setuptools import setup
 
-setup(
-    cffi_modules=["lmhub/_native_build.py:ffibuilder"],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
-)
+setup(cffi_modules=["lmhub/_native_build.py:ffibuilder"])

@@ -121,7 +121,7 @@ int lmk_bind(uintptr_t table)
 {
     const lmk_api *api = (const lmk_api *)table;
     if (api->abi_major != LMK_ABI_MAJOR) return -1;
-    if (api->abi_minor < LMK_ABI_MINOR) return -2;
+    if ((int64_t)api->abi_minor < LMK_ABI_MINOR) return -2;
     lmk = api;
     return 0;
 }

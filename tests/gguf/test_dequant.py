@@ -10,11 +10,11 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from lmhub.native import lib
 
 from lmhub.errors import ModelFileError
 from lmhub.gguf import GGMLType, GGUFWriter, open_gguf
 from lmhub.gguf.quant import dequantize, expand, quantize
+from lmhub.native import lib
 
 BY_FORMULA = {"Q1_0", "Q2_0"}
 WITHOUT = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
