@@ -68,7 +68,7 @@ typedef struct lmk_route {         /* which experts each of n rows goes to */
 typedef void (*lmk_range_fn)(void *arg, int64_t begin, int64_t end, int thread);
 
 typedef struct lmk_api {
-    uint32_t abi_major, abi_minor;
+    int32_t abi_major, abi_minor;
     uint64_t size;                 /* sizeof(lmk_api) of the core that filled the table */
     const char *isa;               /* "ref", "avx2", "avx512", "amx", "neon" */
 
@@ -121,7 +121,7 @@ int lmk_bind(uintptr_t table)
 {
     const lmk_api *api = (const lmk_api *)table;
     if (api->abi_major != LMK_ABI_MAJOR) return -1;
-    if ((int64_t)api->abi_minor < LMK_ABI_MINOR) return -2;
+    if (api->abi_minor < LMK_ABI_MINOR) return -2;
     lmk = api;
     return 0;
 }
