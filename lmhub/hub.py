@@ -102,7 +102,7 @@ class Hub:
             known = ", ".join(sorted(self.claims)) or "none"
             raise UnsupportedModel(
                 f"{file.path.name} holds the architecture {arch!r}, which no installed plugin serves "
-                f"(served: {known}); install the plugin of that family, by custom named lmhub-{_slug(arch)}{hint}"
+                f"(served: {known}); install the plugin of that family, usually called lmhub-{_slug(arch)}{hint}"
             )
         return self.claims[arch]
 

@@ -13,6 +13,7 @@ from lmhub.build import c_files, cdef_of
 HEADER = """\
 typedef struct { int32_t rows; } toy_model;
 int toy_rows(const toy_model *m, lmk_ctx *c);
+int64_t toy_visits(lmk_ctx *c, int64_t n, int64_t grain);
 """
 SOURCE = """\
 #include "lmk.h"
@@ -23,6 +24,28 @@ int toy_rows(const toy_model *m, lmk_ctx *c)
     float *y = lmk->alloc(c, 64);
     return y ? m->rows : lmk->fail("no memory");
 }
+
+typedef struct { lmk_ctx *c; int64_t grain; _Atomic int64_t visits; } visits;
+
+static void inner(void *arg, int64_t begin, int64_t end, int thread)
+{
+    visits *v = arg;
+    v->visits += thread < 0 ? 1000000 : end - begin;
+}
+
+static void outer(void *arg, int64_t begin, int64_t end, int thread)
+{
+    visits *v = arg;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) lmk->parallel_for(v->c, i, v->grain, inner, v);
+}
+
+int64_t toy_visits(lmk_ctx *c, int64_t n, int64_t grain)
+{
+    visits v = { .c = c, .grain = grain };
+    lmk->parallel_for(c, n, grain, outer, &v);
+    return v.visits;
+}
 """
 USE = """
 from lmhub import native
@@ -30,6 +53,10 @@ from toy._kernels import ffi, lib
 native.bind(lib, "toy")
 context = native.Context()
 print(lib.toy_rows(ffi.new("toy_model *", [7]), ffi.cast("lmk_ctx *", context.address)))
+for threads in (1, 2, 7):
+    native.set_threads(threads)
+    for n, grain in ((0, 1), (1, 1), (100, 1), (100, 7), (100, 1000), (100, 0)):
+        assert lib.toy_visits(ffi.cast("lmk_ctx *", context.address), n, grain) == n * (n - 1) // 2
 """
 
 
@@ -45,7 +72,8 @@ def test_every_source_of_the_core_is_listed() -> None:
     assert names == {path.name for path in folder.iterdir() if path.suffix in {".c", ".h"}}
 
 
-def test_a_plugin_is_built_and_bound(tmp_path: Path) -> None:
+def test_a_plugin_is_built_bound_and_called(tmp_path: Path) -> None:
+    """Its loops visit every index once, nested ones too, whatever the threads and the grain."""
     for folder in ("csrc", "toy"):
         (tmp_path / folder).mkdir()
     (tmp_path / "csrc/toy.h").write_text(HEADER)
