@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test test-slow real-model lint fix asan bench wheels clean
+.PHONY: help dev build serve test test-slow real-model lint fix asan bench docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -71,6 +71,9 @@ bench: $(VENV)/ready  ## tokens/s of a full-size random Qwen3 0.6B against the m
 	test -n "$(MODEL)" -o -f models/qwen3-0.6b-q8_0.gguf || \
 	  $(BIN)/python benchmarks/models.py --geometry qwen3-0.6b --type q8_0 models/qwen3-0.6b-q8_0.gguf
 	$(BIN)/lmhub bench $(or $(MODEL),models/qwen3-0.6b-q8_0.gguf) $(ARGS)
+
+docs: $(VENV)/ready  ## write docs/cli.md from the commands' --help
+	$(BIN)/python docs/update.py
 
 wheels: $(VENV)/tools  ## wheels of the core and of every plugin, in dist/
 	$(BIN)/pip wheel -q --no-deps -w dist .

@@ -61,3 +61,18 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith(("http:", "https:")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_the_command_line_page_names_every_option_and_no_other() -> None:
+    import typer.main
+
+    from lmhub.cli import create_cli
+    from lmhub.plugins import Plugins
+
+    page = (ROOT / "docs" / "cli.md").read_text()
+    group = typer.main.get_command(create_cli(Plugins()))
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        section = page.partition(f"## `lmhub {name}`")[2].partition("\n## ")[0]
+        known = {one for option in command.params for one in (*option.opts, *option.secondary_opts) if one[:2] == "--"}
+        shown = set(re.findall(r"--[a-z][a-z-]+", section)) - {"--help"}
+        assert shown == known, f"`make docs` has not been run since `lmhub {name}` changed"
