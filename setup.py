@@ -1,5 +1,11 @@
-"""The part of the build that pyproject.toml cannot say: the core's extension is made by cffi."""
+"""Only what pyproject.toml cannot say: the kernels, built for the limited API where the interpreter has one."""
+
+import sysconfig
 
 from setuptools import setup
 
-setup(cffi_modules=["lmhub/_native_build.py:ffibuilder"])
+limited = not sysconfig.get_config_var("Py_GIL_DISABLED")
+setup(
+    cffi_modules=["lmhub/_native_build.py:ffibuilder"],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if limited else {},
+)

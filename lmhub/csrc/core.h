@@ -25,11 +25,11 @@
 
 enum { LMK_F32 = 0, LMK_F16 = 1, LMK_Q8_0 = 8 };   /* GGML type ids that the core treats by name */
 
-typedef struct lmk_q8_row {        /* one activation row of k elements, quantised in blocks of 32 */
-    const int8_t *q;               /* (k), within -127..127 */
-    const float *scale;            /* (k / 32) */
-    const int32_t *correction;     /* (k / 32), -128 times the sum of the block's q: undoes the weights' offset */
-} lmk_q8_row;
+typedef struct lmk_q8_block {      /* 32 activations of one row */
+    int8_t q[LMK_BLOCK];           /* within -127..127 */
+    float scale;
+    int32_t correction;            /* -128 times the sum of q: undoes the weights' offset */
+} lmk_q8_block;
 
 typedef struct lmk_kernels {
     const char *isa;
@@ -43,10 +43,10 @@ typedef struct lmk_kernels {
     void (*dot_f32)(float *const *y, const float *w, int64_t ldw, int64_t n_w, const float *const *x, int64_t n_x,
                     int64_t k);
 
-    /* One packed group: y[j][i0 + i] = w[i] · x[j] for i < n_out <= 16. `scales` (k / 32, 16) are F16. */
-    void (*quantise_q8)(int8_t *q, float *scale, int32_t *correction, const float *x, int64_t k);
-    void (*dot_q8)(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales, const lmk_q8_row *x,
-                   int64_t n_x, int64_t k);
+    /* One packed group: y[j][i0 + i] = w[i] · x[j] for i < n_out <= 16. `scales` (k / 32, 16) are F16; x[j] (k / 32). */
+    void (*quantise_q8)(lmk_q8_block *q, const float *x, int64_t k);
+    void (*dot_q8)(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
+                   const lmk_q8_block *const *x, int64_t n_x, int64_t k);
 
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t dim, float eps);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t dim);

@@ -207,28 +207,27 @@ static void dot_f32(float *const *y, const float *w, int64_t ldw, int64_t n_w, c
 
 /* q = x * (127 / amax), nearest with ties to even; scale = amax / 127. A block with NaN or infinity gets the scale NaN, so
  * that its outputs are NaN and not silently small; one below 2^-100 counts as zero, where 127 / amax would overflow. */
-static void quantise_q8(int8_t *q, float *scale, int32_t *correction, const float *x, int64_t k)
+static void quantise_q8(lmk_q8_block *q, const float *x, int64_t k)
 {
     const i16x magnitude = i_set(0x7fffffff);
     const v16 rounder = v_set(ROUNDER);
-    for (int64_t b = 0; b < k / LMK_BLOCK; b++, x += LMK_BLOCK, q += LMK_BLOCK) {
+    for (int64_t b = 0; b < k / LMK_BLOCK; b++, x += LMK_BLOCK, q++) {
         v16 x0 = v_load(x), x1 = v_load(x + LANES);
         int32_t top = i_top(i_max(i_and(v_bits(x0), magnitude), i_and(v_bits(x1), magnitude)));
         float amax;
         memcpy(&amax, &top, 4);
         int usable = top < 0x7f800000 && amax >= 0x1p-100f;
-        scale[b] = top >= 0x7f800000 ? NAN : usable ? amax / 127.0f : 0.0f;
         if (!usable) {
-            memset(q, 0, LMK_BLOCK);
-            correction[b] = 0;
+            *q = (lmk_q8_block){ .scale = top >= 0x7f800000 ? NAN : 0.0f };
             continue;
         }
         v16 inverse = v_set(127.0f / amax);
         i16x q0 = i_sub(v_bits(v_add(v_mul(x0, inverse), rounder)), i_set(ROUNDER_BITS));
         i16x q1 = i_sub(v_bits(v_add(v_mul(x1, inverse), rounder)), i_set(ROUNDER_BITS));
-        i_store_i8(q, q0);
-        i_store_i8(q + LANES, q1);
-        correction[b] = -128 * i_sum(i_add(q0, q1));
+        i_store_i8(q->q, q0);
+        i_store_i8(q->q + LANES, q1);
+        q->scale = amax / 127.0f;
+        q->correction = -128 * i_sum(i_add(q0, q1));
     }
 }
 

@@ -21,7 +21,7 @@ ALWAYS __m256i dot_4(__m256i sum, __m256i w, __m256i w_abs, int32_t x4)
 }
 
 ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
-                         const lmk_q8_row *x, int64_t k, const int nx)
+                         const lmk_q8_block *const *x, int64_t k, const int nx)
 {
     const __m256i offset = _mm256_set1_epi8(-128);
     v16 acc[2];
@@ -35,7 +35,7 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
             __m256i w0_abs = _mm256_abs_epi8(w0), w1_abs = _mm256_abs_epi8(w1);
             for (int j = 0; j < nx; j++) {
                 int32_t x4;
-                memcpy(&x4, x[j].q + b * LMK_BLOCK + t * 4, 4);
+                memcpy(&x4, x[j][b].q + t * 4, 4);
                 lo[j] = dot_4(lo[j], w0, w0_abs, x4);
                 hi[j] = dot_4(hi[j], w1, w1_abs, x4);
             }
@@ -43,14 +43,14 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
         v16 scale = v_load_f16(scales + b * LMK_GROUP);
         for (int j = 0; j < nx; j++) {
             v16 dot = { _mm256_cvtepi32_ps(lo[j]), _mm256_cvtepi32_ps(hi[j]) };
-            acc[j] = v_fma(dot, v_mul(scale, v_set(x[j].scale[b])), acc[j]);
+            acc[j] = v_fma(dot, v_mul(scale, v_set(x[j][b].scale)), acc[j]);
         }
     }
     for (int j = 0; j < nx; j++) v_store_part(y[j] + i0, acc[j], n_out);
 }
 
-static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales, const lmk_q8_row *x,
-                   int64_t n_x, int64_t k)
+static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
+                   const lmk_q8_block *const *x, int64_t n_x, int64_t k)
 {
     int64_t j = 0;
     for (; j + 2 <= n_x; j += 2) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 2);

@@ -17,7 +17,7 @@
 #define AHEAD 4096
 
 ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
-                         const lmk_q8_row *x, int64_t k, const int nx)
+                         const lmk_q8_block *const *x, int64_t k, const int nx)
 {
     v16 acc[8];
     for (int j = 0; j < nx; j++) acc[j] = v_set(0.0f);
@@ -29,21 +29,20 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
         }
         v16 scale = v_load_f16(scales + b * LMK_GROUP);
         for (int j = 0; j < nx; j++) {
-            const int8_t *q = x[j].q + b * LMK_BLOCK;
-            __m512i dot = _mm512_set1_epi32(x[j].correction[b]);
+            __m512i dot = _mm512_set1_epi32(x[j][b].correction);
             for (int t = 0; t < LMK_BLOCK / 4; t++) {
                 int32_t x4;
-                memcpy(&x4, q + t * 4, 4);
+                memcpy(&x4, x[j][b].q + t * 4, 4);
                 dot = _mm512_dpbusd_epi32(dot, wv[t], _mm512_set1_epi32(x4));
             }
-            acc[j] = v_fma(_mm512_cvtepi32_ps(dot), v_mul(scale, v_set(x[j].scale[b])), acc[j]);
+            acc[j] = v_fma(_mm512_cvtepi32_ps(dot), v_mul(scale, v_set(x[j][b].scale)), acc[j]);
         }
     }
     for (int j = 0; j < nx; j++) v_store_part(y[j] + i0, acc[j], n_out);
 }
 
-static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales, const lmk_q8_row *x,
-                   int64_t n_x, int64_t k)
+static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
+                   const lmk_q8_block *const *x, int64_t n_x, int64_t k)
 {
     int64_t j = 0;
     for (; j + 8 <= n_x; j += 8) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 8);

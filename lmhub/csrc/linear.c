@@ -129,7 +129,7 @@ typedef struct slots_job {
     const lmk_segment *segments;
     int64_t tiles;                 /* per matrix */
     float **y;                     /* (n_slots) */
-    const lmk_q8_row *xq;          /* (n_slots), packed path */
+    const lmk_q8_block **xq;       /* (n_slots), each (cols / 32): packed path */
     const float **x;               /* (n_slots), generic path */
     float *scratch;                /* (threads, LMK_GROUP, cols), generic path, unless the type is F32 */
     int64_t row_bytes;
@@ -144,8 +144,9 @@ static void packed_tiles(void *arg, int64_t begin, int64_t end, int thread)
         const lmk_segment *s = &job->segments[t / job->tiles];
         const int64_t tile = t % job->tiles, row = tile * LMK_GROUP;
         const uint8_t *group = (const uint8_t *)job->w->packed + (s->expert * job->tiles + tile) * size;
+        const lmk_q8_block *const *x = (const lmk_q8_block *const *)job->xq + s->first;
         job->kernels->dot_q8(job->y + s->first, row, (int)lmk_min(LMK_GROUP, job->w->rows - row), group,
-                             (const uint16_t *)(group + weights), job->xq + s->first, s->count, cols);
+                             (const uint16_t *)(group + weights), x, s->count, cols);
     }
 }
 
@@ -184,9 +185,7 @@ static void generic_tiles(void *arg, int64_t begin, int64_t end, int thread)
 typedef struct quantise_job {
     const lmk_kernels *kernels;
     const float *x;
-    int8_t *q;
-    float *scale;
-    int32_t *correction;
+    lmk_q8_block *q;
     int64_t cols;
 } quantise_job;
 
@@ -194,10 +193,8 @@ static void quantise_rows(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const quantise_job *j = arg;
-    const int64_t n_blocks = j->cols / LMK_BLOCK;
     for (int64_t i = begin; i < end; i++)
-        j->kernels->quantise_q8(j->q + i * j->cols, j->scale + i * n_blocks, j->correction + i * n_blocks,
-                                j->x + i * j->cols, j->cols);
+        j->kernels->quantise_q8(j->q + i * (j->cols / LMK_BLOCK), j->x + i * j->cols, j->cols);
 }
 
 /* Quantises x (n_x, cols) and points every slot at its row. */
@@ -205,17 +202,11 @@ static int prepare_packed(lmk_ctx *c, slots_job *job, const float *x, int64_t n_
 {
     const int64_t cols = job->w->cols, n_blocks = cols / LMK_BLOCK;
     quantise_job q = { .kernels = c->kernels, .x = x, .cols = cols };
-    q.q = lmk_alloc(c, (size_t)(n_x * cols));
-    q.scale = lmk_alloc(c, (size_t)(n_x * n_blocks) * sizeof(float));
-    q.correction = lmk_alloc(c, (size_t)(n_x * n_blocks) * sizeof(int32_t));
-    lmk_q8_row *rows = lmk_alloc(c, (size_t)n_slots * sizeof *rows);
-    if (!q.q || !q.scale || !q.correction || !rows) return -1;
+    q.q = lmk_alloc(c, (size_t)(n_x * n_blocks) * sizeof *q.q);
+    job->xq = lmk_alloc(c, (size_t)n_slots * sizeof *job->xq);
+    if (!q.q || !job->xq) return -1;
     lmk_parallel(lmk_threads(), n_x, 1 + INLINE_WORK / cols, quantise_rows, &q);
-    for (int64_t i = 0; i < n_slots; i++) {
-        const int64_t r = x_index ? x_index[i] : i;
-        rows[i] = (lmk_q8_row){ q.q + r * cols, q.scale + r * n_blocks, q.correction + r * n_blocks };
-    }
-    job->xq = rows;
+    for (int64_t i = 0; i < n_slots; i++) job->xq[i] = q.q + (x_index ? x_index[i] : i) * n_blocks;
     return 0;
 }
 
@@ -244,9 +235,9 @@ int lmk_linear_slots(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, 
     for (int64_t i = 0; i < n_slots; i++) job.y[i] = y + (y_index ? y_index[i] : i) * w->rows;
     if (w->packed ? prepare_packed(c, &job, x, n_x, x_index, n_slots)
                   : prepare_generic(c, &job, x, x_index, n_slots, width)) goto done;
-    /* A chunk is worth at least INLINE_WORK; beyond that, some eight chunks per thread even out their speeds. */
+    /* A chunk is worth at least INLINE_WORK; beyond that, some sixteen chunks per thread even out their speeds. */
     const int64_t n_tiles = n_segments * job.tiles, per_tile = LMK_GROUP * w->cols * n_slots / n_segments;
-    const int64_t grain = lmk_max(1 + INLINE_WORK / per_tile, n_tiles / (8 * width));
+    const int64_t grain = lmk_max(1 + INLINE_WORK / per_tile, n_tiles / (16 * width));
     lmk_parallel(width, n_tiles, grain, w->packed ? packed_tiles : generic_tiles, &job);
     status = 0;
 done:
