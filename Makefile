@@ -20,6 +20,7 @@ $(VENV)/tools: pyproject.toml
 
 # The order matters: a plugin's build needs the core's header and its build helper.
 $(VENV)/ready: $(VENV)/tools pyproject.toml setup.py $(wildcard plugins/*/pyproject.toml plugins/*/setup.py) $(SOURCES)
+	rm -f lmhub/_native.cpython-*.so plugins/*/*/_kernels.cpython-*.so  # of `python -m lmhub.build`; would shadow the new ones
 	$(BIN)/pip install -q --no-build-isolation -e '.[dev]'
 	for p in $(PLUGINS); do $(BIN)/pip install -q --no-build-isolation -e plugins/$$p || exit 1; done
 	@touch $@
