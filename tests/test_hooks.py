@@ -197,7 +197,11 @@ def test_shutdown_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_generation_finished_gets_the_record() -> None:
     records: list[Any] = []
-    hub = hub_with(Plugin(lmhub_generation_finished=records.append))
+
+    def keep(record: Any) -> None:
+        records.append(record)
+
+    hub = hub_with(Plugin(lmhub_generation_finished=keep))
     with serve_fake(hub, "hello"):
         asyncio.run(reply(hub, ask()))
         hub.close()
