@@ -14,8 +14,8 @@ COMMANDS = ("serve", "run", "show", "plugins", "doctor", "bench")
 HEAD = """\
 # Command line
 
-Written by `make docs` from the commands themselves. A mistake ends with one sentence on stderr and exit status 2. Every option
-of `lmhub serve` can also be set through an environment variable, as its help says; flags win.
+Written by `make docs` from the commands themselves. A mistake ends with one sentence on stderr and exit status 2. Every
+option of `lmhub serve` can also be set through an environment variable, as its help says; flags win.
 """
 
 
