@@ -16,8 +16,13 @@ from pathlib import Path
 import cffi  # type: ignore[import-untyped, unused-ignore]
 
 INCLUDE = Path(__file__).resolve().parent / "include"
-FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden")
-"""No contraction, so that every build and every level computes the same bits; no errno, so that sqrt and fma inline."""
+FLAGS = (
+    *("-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"),
+    *os.environ.get("LMHUB_CFLAGS", "").split(),
+)
+"""No contraction, so that every build and every level computes the same bits; no errno, so that sqrt and fma inline.
+LMHUB_CFLAGS come last and win: `make asan` needs another level of optimisation.
+"""
 
 
 def cdef_of(header: str) -> str:

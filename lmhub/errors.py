@@ -8,6 +8,12 @@ library.
 from __future__ import annotations
 
 
+def quoted(value: object, limit: int = 60) -> str:
+    """An untrusted value as it may stand in a message: its repr, printable, cut to `limit` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
 class LmhubError(Exception):
     """Root of the tree. `str(error)` is fit to be shown to a user as it stands."""
 

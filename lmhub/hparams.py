@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lmhub.errors import ModelFileError, UnsupportedModel
+from lmhub.errors import ModelFileError, UnsupportedModel, quoted
 
 if TYPE_CHECKING:
     from lmhub.gguf import GGUFFile
@@ -68,8 +68,7 @@ class Keys:
         return value
 
     def _refuse(self, name: str, value: object, wanted: str) -> NoReturn:
-        shown = repr(value)
-        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        key = f"{self.arch}.{name}"
         raise ModelFileError(
-            f"{self.file.path.name}: {self.arch}.{name} is {shown}, but must be {wanted}; convert the model again."
+            f"{self.file.path.name}: {key} is {quoted(value)}, but must be {wanted}; convert the model again."
         )

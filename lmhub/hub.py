@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from lmhub.engine import Engine
-from lmhub.errors import LmhubError, PluginError, UnknownModel, UnsupportedModel
+from lmhub.errors import LmhubError, ModelFileError, PluginError, RequestError, UnknownModel, UnsupportedModel, quoted
 from lmhub.family import Family, LoadOptions
 from lmhub.gguf import GGUFFile, open_gguf
 from lmhub.hookspecs import hookimpl
 from lmhub.loaded import LoadedModel, default_sampling
+from lmhub.machine import memory
 from lmhub.model import CausalLM, MemoryPlan
 from lmhub.plugins import Plugins
 from lmhub.settings import EngineSettings
@@ -101,7 +103,7 @@ class Hub:
             hint = f"; {broken[0].title} is installed but broken: {broken[0].problem}" if broken else ""
             known = ", ".join(sorted(self.claims)) or "none"
             raise UnsupportedModel(
-                f"{file.path.name} holds the architecture {arch!r}, which no installed plugin serves "
+                f"{file.path.name} holds the architecture {quoted(arch)}, which no installed plugin serves "
                 f"(served: {known}); install the plugin of that family, usually called lmhub-{_slug(arch)}{hint}"
             )
         return self.claims[arch]
@@ -123,11 +125,18 @@ class Hub:
         from lmhub import native
 
         file = open_gguf(path)
-        claim, options, plan = self.plan(file, settings)
-        if settings.threads:
-            native.set_threads(settings.threads)
-        model = _resolve(claim.family.load, claim)(file, replace(options, progress=progress))
-        tokenizer = self.plugins.call_first("lmhub_tokenizer", model_file=file)
+        with _named(file):
+            claim, options, plan = self.plan(file, settings)
+            _check_memory(options, plan)
+            if settings.threads:
+                native.set_threads(settings.threads)
+            model = _resolve(claim.family.load, claim)(file, replace(options, progress=progress))
+            tokenizer = self.plugins.call_first("lmhub_tokenizer", model_file=file)
+            if tokenizer.n_vocab > model.n_vocab:
+                raise ModelFileError(
+                    f"the vocabulary has {tokenizer.n_vocab} tokens, but token_embd.weight holds {model.n_vocab}; "
+                    f"convert the model again."
+                )
         facts = file.facts()
         loaded = LoadedModel(
             id=self._free_id(file),
@@ -247,6 +256,30 @@ class _CoreAnswers:
     @hookimpl(trylast=True)
     def lmhub_think_markers(self, model: LoadedModel) -> Any:
         return model.family.think
+
+
+@contextmanager
+def _named(file: GGUFFile) -> Iterator[None]:
+    """Whoever loads several files must learn which one is refused, also by those who see only its metadata."""
+    try:
+        yield
+    except (PluginError, RequestError):
+        raise
+    except LmhubError as error:
+        if file.path.name in str(error):
+            raise
+        raise type(error)(f"{file.path.name}: {error}") from error
+
+
+def _check_memory(options: LoadOptions, plan: MemoryPlan) -> None:
+    """Refuse what cannot work: memory is given page by page, so that it would end the process amid a reply."""
+    free, gb = memory().available, 1e9
+    if plan.weights_packed + plan.state > free:
+        raise LmhubError(
+            f"{plan.weights_packed / gb:.1f} GB of weights and {plan.state / gb:.1f} GB of cache for one sequence of "
+            f"{options.n_ctx} positions do not fit into the {free / gb:.1f} GB of memory that are free; choose a "
+            f"smaller context (--ctx) or a smaller model."
+        )
 
 
 def _slug(arch: str) -> str:

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from lmhub.errors import PromptTooLong, RequestError
+from lmhub.errors import PromptTooLong, RequestError, quoted
 from lmhub.family import Family, ThinkMarkers, ToolStyle
 from lmhub.model import BlockLM, CausalLM, MemoryPlan
 from lmhub.types import ChatRequest, GenerationRequest, ReplyParser, SamplingParams
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from lmhub.chat.prompt import ChatFormat
     from lmhub.tokenize import Tokenizer
 
-_FILE_SAMPLING = {
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "penalty_repeat": "repeat_penalty",
-    "penalty_last_n": "repeat_last_n",
+log = logging.getLogger("lmhub")
+
+_FILE_SAMPLING: dict[str, tuple[str, float, float]] = {  # key -> field of SamplingParams, least, largest
+    "temp": ("temperature", 0, 100),
+    "top_k": ("top_k", 0, 2**31 - 1),
+    "top_p": ("top_p", 0, 1),
+    "min_p": ("min_p", 0, 1),
+    "penalty_repeat": ("repeat_penalty", 1e-3, 100),
+    "penalty_last_n": ("repeat_last_n", -1, 2**31 - 1),
 }
 
 
@@ -119,12 +122,18 @@ class LoadedModel:
 
 
 def default_sampling(family: Family, metadata: Mapping[str, Any]) -> SamplingParams:
-    """The sampling a model is meant to be run with: the file's `general.sampling.*` keys over the family's record."""
+    """The sampling a model is meant to be run with: the file's `general.sampling.*` keys over the family's record.
+
+    What the file recommends out of bounds is left out, with a warning: requests can set better values.
+    """
     values: dict[str, Any] = dict(family.sampling)
-    for key, name in _FILE_SAMPLING.items():
+    for key, (name, least, largest) in _FILE_SAMPLING.items():
         value = metadata.get(f"general.sampling.{key}")
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= largest:
             values[name] = value
+        elif value is not None:
+            said = quoted(value)
+            log.warning("general.sampling.%s is %s and not used: it must be from %g to %g", key, said, least, largest)
     whole = {one.name for one in fields(SamplingParams) if one.type == "int"}
     known: dict[str, Callable[[Any], Any]] = {name: int if name in whole else float for name in values}
     return SamplingParams(**{name: known[name](value) for name, value in values.items()})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lmhub.errors import ModelFileError, UnsupportedModel
+from lmhub.errors import ModelFileError, UnsupportedModel, quoted
 from lmhub.hparams import Keys
 
 
@@ -41,7 +41,7 @@ def read_rope(keys: Keys, head_dim: int, n_ctx_train: int, factors: NDArray[np.f
         theta = theta / factors
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn"):
-        raise _unsupported(keys, f"position scaling of type {kind[:40]!r}")
+        raise _unsupported(keys, f"position scaling of type {quoted(kind)}")
     if keys.real("rope.scaling.yarn_log_multiplier", -1e3, 1e3, 0.0) != 0:
         raise _unsupported(keys, "rope.scaling.yarn_log_multiplier")
     magnitude = keys.real("rope.scaling.attn_factor", 0.0, 1e3, 1.0)

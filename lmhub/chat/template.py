@@ -159,5 +159,6 @@ def _raise(message: str) -> NoReturn:
 
 
 def _told(error: Exception) -> str:
+    """What an error says, in one line that no terminal obeys: the words are those of whoever made the file."""
     message = (error.message if isinstance(error, TemplateError) else None) or str(error) or type(error).__name__
-    return message.strip()[:1000]
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in " ".join(message[:1000].split()))

@@ -45,7 +45,7 @@ def _versions() -> dict[str, Any]:
     from importlib.metadata import PackageNotFoundError, version
 
     from lmhub import __version__
-    from lmhub.cli.machine import memory
+    from lmhub.machine import memory
 
     def installed(name: str) -> str:
         try:

@@ -104,8 +104,8 @@ def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
 
 def memory_line(plan: dict[str, Any]) -> str:
     """The memory plan in one line, against what this machine has."""
-    from lmhub.cli.machine import memory
     from lmhub.cli.text import clean, size
+    from lmhub.machine import memory
 
     if "problem" in plan:
         return clean(plan["problem"], 1000)

@@ -81,7 +81,7 @@ def _family(about: dict[str, Any]) -> str:
 
 
 def _total(models: Descriptions) -> str:
-    from lmhub.cli.machine import memory
+    from lmhub.machine import memory
 
     ram = memory()
     needed = sum(about["memory"]["total"] for _, about in models)

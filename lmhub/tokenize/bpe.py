@@ -11,11 +11,12 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from lmhub.errors import ModelFileError
+from lmhub.errors import ModelFileError, quoted
 from lmhub.tokenize.pretokenize import PreTokenizer
 from lmhub.tokenize.vocabulary import TokenType, Vocabulary
 
@@ -97,12 +98,13 @@ def _build(vocabulary: Vocabulary, known: Mapping[str, int], merges: Sequence[st
     """A tokenizer without special tokens. Raises ModelFileError for a merge of texts that are not in the vocabulary."""
     unique = dict.fromkeys(merges)  # the first occurrence has the rank
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in unique)]
-    try:
-        return Tokenizer(models.BPE(dict(known), pairs, **options))
-    except Exception:
-        # Few files come here: look for the culprit, or leave out merges that would make special tokens.
-        checked = [_usable_pair(vocabulary, known, merge, i) for i, merge in enumerate(unique)]
-        return Tokenizer(models.BPE(dict(known), [pair for pair in checked if pair], **options))
+    longest = max((len(text.encode()) for text in known), default=0)
+    if all(len(merge.encode()) <= longest + 1 for merge in unique):  # the package panics at a longer one
+        with suppress(Exception):
+            return Tokenizer(models.BPE(dict(known), pairs, **options))
+    # Few files come here: look for the culprit, or leave out merges that would make special tokens.
+    checked = [_usable_pair(vocabulary, known, merge, i) for i, merge in enumerate(unique)]
+    return Tokenizer(models.BPE(dict(known), [pair for pair in checked if pair], **options))
 
 
 def _usable_pair(vocabulary: Vocabulary, known: Mapping[str, int], merge: str, index: int) -> tuple[str, str] | None:
@@ -110,7 +112,6 @@ def _usable_pair(vocabulary: Vocabulary, known: Mapping[str, int], merge: str, i
     left = merge[:1] + left
     for text in (left, right, left + right):
         if text not in vocabulary.ids:
-            raise ModelFileError(
-                f"tokenizer.ggml.merges[{index}] is {merge!r}, but {text!r} is no token; the file is damaged."
-            )
+            what = f"tokenizer.ggml.merges[{index}] is {quoted(merge)}"
+            raise ModelFileError(f"{what}, but {quoted(text)} is no token; the file is damaged.")
     return (left, right) if {left, right, left + right} <= known.keys() else None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Protocol
 
-from lmhub.errors import ModelFileError, RequestError, UnsupportedModel
+from lmhub.errors import ModelFileError, RequestError, UnsupportedModel, quoted
 from lmhub.tokenize.pretokenize import pre_tokenizer
 from lmhub.tokenize.specials import Splitter
 from lmhub.tokenize.spm import Scored
@@ -160,7 +160,8 @@ def load_tokenizer(metadata: Mapping[str, Any], *, normalize: bool = True) -> To
     if not model:
         raise ModelFileError("tokenizer.ggml.model is missing: the file carries no tokenizer; convert it again.")
     if model not in _KNOWN_MODELS:
-        raise UnsupportedModel(f"The tokenizer model {model!r} is not supported; known are {', '.join(_KNOWN_MODELS)}.")
+        known = ", ".join(_KNOWN_MODELS)
+        raise UnsupportedModel(f"The tokenizer model {quoted(model)} is not supported; known are {known}.")
     if model == "llama" and metadata.get("tokenizer.ggml.pre") == "gemma4":
         model = "gemma4"  # some converters keep SentencePiece's name
     vocabulary = Vocabulary.from_metadata(metadata, model)

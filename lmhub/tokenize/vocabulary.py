@@ -13,7 +13,7 @@ from enum import IntEnum
 from math import isnan
 from typing import Any
 
-from lmhub.errors import ModelFileError
+from lmhub.errors import ModelFileError, quoted
 
 
 class TokenType(IntEnum):
@@ -109,7 +109,9 @@ class Vocabulary:
         for text, i in self.of_type(TokenType.BYTE).items():
             match = _BYTE.fullmatch(text)
             if match is None:
-                raise ModelFileError(f"tokenizer.ggml.tokens: byte token {i} is {text!r}, not of the form <0x0A>.")
+                raise ModelFileError(
+                    f"tokenizer.ggml.tokens: byte token {i} is {quoted(text)}, not of the form <0x0A>."
+                )
             values[int(match[1], 16)] = i
         return values
 
@@ -196,7 +198,7 @@ def _read_ids(metadata: Mapping[str, Any], name: str, n_vocab: int) -> list[int]
         if token in _NO_TOKEN:
             continue
         if isinstance(item, bool) or not 0 <= token < n_vocab:
-            raise ModelFileError(f"{key} is {item}, but the vocabulary ends at {n_vocab - 1}.")
+            raise ModelFileError(f"{key} is {quoted(item)}, but the vocabulary ends at {n_vocab - 1}.")
         ids.append(token)
     return ids
 
@@ -222,7 +224,9 @@ def _index(tokens: Sequence[str], types: bytearray) -> dict[str, int]:
     ids = dict(used)
     if len(ids) != len(used):
         text, i = next((text, i) for text, i in used if ids[text] != i)
-        raise ModelFileError(f"tokenizer.ggml.tokens holds {text!r} twice, as {i} and {ids[text]}; convert it again.")
+        raise ModelFileError(
+            f"tokenizer.ggml.tokens holds {quoted(text)} twice, as {i} and {ids[text]}; convert it again."
+        )
     return ids
 
 

@@ -186,6 +186,12 @@ def test_the_templates_own_message_reaches_the_client():
     assert caught.value.status == 400
 
 
+def test_the_templates_own_message_is_one_line_that_no_terminal_obeys():
+    with pytest.raises(RequestError) as caught:
+        render("{{ raise_exception('one\x1b[31m\n  two\u202e') }}")
+    assert str(caught.value).endswith(r"refused the conversation: one\x1b[31m two\u202e")
+
+
 @pytest.mark.parametrize(
     "source",
     [

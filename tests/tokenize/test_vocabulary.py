@@ -95,6 +95,21 @@ def test_a_merge_of_unknown_tokens(byte_level_metadata: dict[str, Any], merge: s
     refused(byte_level_metadata, r"merges\[3\] is .* no token")
 
 
+def test_a_merge_longer_than_every_token(byte_level_metadata: dict[str, Any]) -> None:
+    """The tokenizers package would panic, which no `except Exception` catches."""
+    longest = max(byte_level_metadata["tokenizer.ggml.tokens"][:271], key=len)
+    byte_level_metadata["tokenizer.ggml.merges"] = [f"{longest} {longest}"]
+    with pytest.raises(ModelFileError, match=r"merges\[0\] is .*, but .* is no token"):
+        load_tokenizer(byte_level_metadata)
+
+
+def test_what_is_quoted_is_cut(byte_level_metadata: dict[str, Any]) -> None:
+    byte_level_metadata["tokenizer.ggml.merges"] = ["x" * 10_000 + " y"]
+    with pytest.raises(ModelFileError) as caught:
+        load_tokenizer(byte_level_metadata)
+    assert len(str(caught.value)) < 300
+
+
 def test_a_merge_that_would_make_a_special_token_is_not_used(byte_level_metadata: dict[str, Any]) -> None:
     tokens, types = byte_level_metadata[PREFIX + "tokens"], byte_level_metadata[PREFIX + "token_type"]
     types[tokens.index("hello")] = 3
