@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lmhub.api import Model as Model
     from lmhub.api import open as open
     from lmhub.family import HERMES as HERMES
+    from lmhub.family import XML as XML
     from lmhub.family import Caps as Caps
     from lmhub.family import Family as Family
     from lmhub.family import LoadOptions as LoadOptions
@@ -32,6 +33,7 @@ _PUBLIC = {
     "Model": "lmhub.api",
     "ThinkMarkers": "lmhub.family",
     "ToolStyle": "lmhub.family",
+    "XML": "lmhub.family",
     "hookimpl": "lmhub.hookspecs",
     "open": "lmhub.api",
 }

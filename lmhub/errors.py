@@ -56,9 +56,19 @@ class RequestError(LmhubError):
 
 
 class PromptTooLong(RequestError):
-    """The prompt does not leave room for one token in the context."""
+    """The prompt does not leave room for one token in the context: it has `n_prompt` tokens, and `n_ctx` is the limit.
+
+    Both are None where whoever raises this does not know them.
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self, message: str, param: str | None = None, *, n_prompt: int | None = None, n_ctx: int | None = None
+    ):
+        super().__init__(message, param)
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx
 
 
 class UnknownModel(RequestError):
@@ -73,6 +83,13 @@ class AuthenticationError(RequestError):
 
     status = 401
     code = "invalid_api_key"
+
+
+class NotSupported(RequestError):
+    """Something that this installation lacks would be needed; trying again does not help."""
+
+    status = 501
+    kind = "not_supported_error"
 
 
 class QueueFull(LmhubError):

@@ -43,18 +43,38 @@ class ThinkMarkers:
 
 @dataclass(frozen=True, slots=True)
 class ToolStyle:
-    """How a model writes its tool calls: `parse` turns the text between the markers into (name, JSON arguments) pairs.
+    """How a model writes its tool calls. Functions are named as "module:function" and imported when first needed.
 
-    `parse` returns None for text that is not a call; it then flows back as content, markers included.
+    `parse(text, tools, cut)` turns the text between the markers into (name, JSON arguments) pairs, or gives None for
+    text that is no call; it then flows back as content, markers included. `cut`: the reply ended for want of budget, so
+    that nothing unfinished may be repaired. `shape(tool, rule, schema, exact)` gives the lines of a Lark grammar in
+    which `rule` matches the same text for one call of `tool`; without it, calls cannot be forced. `schema` is what the
+    arguments must obey (None: any object), `exact` whether nothing less will do. `template_hint` is a text by which a
+    chat template shows that it declares tools in this style. `bare` is what a call begins with where the model forgot
+    the marker; the name of a tool and `>` or the end of the line follow. `eager` makes a reader for arguments that are
+    handed on while they are written (see `lmhub.chat.eager`); without it they always come whole.
     """
 
     name: str
     open: str
     close: str
-    parse: str  # "module:function", (text: str) -> Sequence[tuple[str, str]] | None
+    parse: str
+    shape: str | None = None
+    template_hint: str = ""
+    bare: str | None = None
+    eager: str | None = None
 
 
-HERMES = ToolStyle("hermes", "<tool_call>", "</tool_call>", "lmhub.chat.hermes:parse_calls")
+_PARSE, _EAGER = "lmhub.chat.calls:parse_calls", "lmhub.chat.eager:EagerReader"
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+HERMES = ToolStyle("hermes", _OPEN, _CLOSE, _PARSE, "lmhub.chat.hermes:shape", "<tool_call>", eager=_EAGER)
+XML = ToolStyle("xml", _OPEN, _CLOSE, _PARSE, "lmhub.chat.xml_shape:shape", "<function=", "<function=", _EAGER)
+
+
+def style_for(styles: ToolStyle | tuple[ToolStyle, ...] | None, template: str | None) -> ToolStyle | None:
+    """The first of `styles` that the chat template `template` shows; None if it declares no tools in any of them."""
+    offered = styles if isinstance(styles, tuple) else () if styles is None else (styles,)
+    return next((style for style in offered if style.template_hint in (template or "")), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +86,7 @@ class Family:
     metadata and the tensor directory alone. `kernels` names the family's compiled module ("lmhub_qwen3._kernels"), so
     that `lmhub plugins` and `lmhub doctor` can tell whether it fits this core without loading a model. `sampling` holds
     the family's recommended defaults (fields of SamplingParams), which the file's own `general.sampling.*` keys
-    override.
+    override. Of several `tools`, the first that the file's chat template shows is used.
     """
 
     name: str
@@ -76,7 +96,7 @@ class Family:
     kernels: str | None = None
     caps: Caps = Caps()
     think: ThinkMarkers | None = None
-    tools: ToolStyle | None = None
+    tools: ToolStyle | tuple[ToolStyle, ...] | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
     doc: str = ""
 

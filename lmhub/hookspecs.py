@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lmhub.hub import Hub
     from lmhub.loaded import LoadedModel
     from lmhub.tokenize import Tokenizer
-    from lmhub.types import ChatRequest, Event, GenerationRecord, GenerationRequest
+    from lmhub.types import Event, GenerationRecord, GenerationRequest, Request
 
 hookspec = pluggy.HookspecMarker("lmhub")
 hookimpl = pluggy.HookimplMarker("lmhub")
@@ -45,7 +45,7 @@ def lmhub_tokenizer(model_file: GGUFFile) -> Tokenizer | None:
 
 
 @hookspec
-def lmhub_validate(model: LoadedModel, request: ChatRequest) -> None:
+def lmhub_validate(model: LoadedModel, request: Request) -> None:
     """Raise RequestError to refuse a request before it is rendered or queued. Event-loop thread: be cheap."""
 
 
@@ -61,7 +61,7 @@ def lmhub_generate(model: LoadedModel, request: GenerationRequest) -> AsyncItera
 def lmhub_tool_style(model: LoadedModel) -> ToolStyle | None:
     """How this model writes its tool calls, or None to pass. Called once per loaded model.
 
-    The core answers last with the family's record.
+    The core answers last with the first style of the family's record that the file's chat template shows.
     """
 
 

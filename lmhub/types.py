@@ -67,12 +67,42 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """What a text must match.
+
+    `source` is a JSON schema as JSON text, whose key order counts, or text in the kind's language. `param` is
+    the request field that it came from; an error about the grammar names it.
+    """
+
+    kind: Literal["json_schema", "regex", "lark", "gbnf", "choice"]  # choice: a JSON list of strings
+    source: str
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call. `parameters` is a JSON schema, or None where the client gave none."""
+    """A function that the model may call. `parameters` is a JSON schema, or None where the client gave none.
+
+    A custom tool takes free text instead, which `format` may constrain; the model sees it as a function of one string,
+    `input`. `strict` asks for the schema to be enforced on forced calls, `eager` for arguments in fragments as they
+    come.
+    """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
+    strict: bool = False
+    custom: bool = False
+    format: GrammarSpec | None = None
+    eager: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """auto: the model decides; none: no calls; any: exactly one call. `names` narrows auto and any to these tools."""
+
+    mode: Literal["auto", "none", "any"] = "auto"
+    names: tuple[str, ...] = ()
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -104,9 +134,48 @@ class ChatRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     reasoning: bool | None = None  # None: the template's own default
+    reasoning_budget: int | None = None  # tokens; the reasoning is closed when they are used up
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    grammar: GrammarSpec | None = None
+    continue_final: bool = False  # the reply continues the last message, which is the assistant's
+    n: int = 1
+    logprobs: int | None = None  # alternatives to report for each token; None: no log probabilities at all
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    ignore_eos: bool = False
+    return_token_ids: bool = False
     stream: bool = False
     include_usage: bool = False
+    ping_s: float | None = None  # seconds of silence after which a stream gets a ping; -1: never; None: as served
+    lenient: bool = False  # a model without tools or reasoning answers without them instead of refusing the request
+    echo: Any = None  # what the dialect's encoder wants to remember of the request; nobody else looks at it
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """Raw texts or ids to be continued, without a chat template; `len(prompts) * n` choices, prompt by prompt."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    model: str | None = None
+    suffix: str | None = None
+    echo_prompt: bool = False
+    sampling: Mapping[str, float | int] = field(default_factory=dict)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    grammar: GrammarSpec | None = None
+    n: int = 1
+    logprobs: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    ignore_eos: bool = False
+    return_token_ids: bool = False
+    stream: bool = False
+    include_usage: bool = False
+    ping_s: float | None = None
+    echo: Any = None
+
+
+Request = ChatRequest | CompletionRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +203,41 @@ class ReplyParser(Protocol):
     """
 
     reasoning_tokens: int  # tokens fed so far that belonged to reasoning, its markers included
+    in_reasoning: bool  # whether the next token would be reasoning
+    n_calls: int  # tool calls that are complete
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
         """What `token`, whose text is `piece` (none for control tokens), completes. Possible markers are held back."""
         ...
 
-    def finish(self) -> Sequence[ReplyItem]:
-        """What was held back when the reply ended by itself or its budget. Not called after a stop string or cancel."""
+    def finish(self, cut: bool = False) -> Sequence[ReplyItem]:
+        """What was held back when the reply ended by itself or its budget. Not called after a stop string or cancel.
+
+        `cut`: its budget ended it, so that a call which is not complete is none.
+        """
         ...
 
 
 LogitsProcessor = Callable[["np.ndarray", Sequence[int]], None]  # (float32 (n_vocab,), prompt and reply so far)
+
+
+class Constraint(Protocol):
+    """Says which tokens may come next. One instance serves one reply; one thread at a time uses it.
+
+    It may sleep: `mask` returns None as long as everything is allowed, for instance until a reasoning block is closed
+    or a tool call is opened.
+    """
+
+    def mask(self) -> np.ndarray | None:
+        """uint32 (at least ceil(n_vocab / 32),): bit i % 32 of word i // 32 is set where token i is allowed.
+
+        Valid until `commit`.
+        """
+        ...
+
+    def commit(self, token: int) -> None:
+        """`token` was chosen. Raises GenerationError if it cannot follow."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +253,15 @@ class GenerationRequest:
     suppressed: frozenset[int] = frozenset()  # ids that must never be sampled (vocabulary fillers)
     processors: tuple[LogitsProcessor, ...] = ()  # edit a copy of the logits in place, on the engine's thread
     parser: ReplyParser | None = None  # None: everything is text
+    constraint: Constraint | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # added to raw logits; <= -100: only as a last resort
+    logprobs: int | None = None
+    score_prompt: bool = False  # report the prompt's own log probabilities as well (PromptScored)
+    return_token_ids: bool = False
+    reasoning_budget: int | None = None
+    close_reasoning: tuple[int, ...] = ()  # what is committed when the budget is used up inside the reasoning
+    max_calls: int | None = None  # the reply ends when that many tool calls are complete
+    choice: int = 0  # which choice of its request this is
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -167,7 +269,10 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. `cached_tokens` of the prompt were taken from an earlier request's state."""
+    """Token counts; the token that ended a reply is in none of them.
+
+    `cached_tokens` of the prompt were taken from an earlier request's state.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -176,10 +281,42 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token that was chosen, and what might have been: natural logarithms of the model's own distribution.
+
+    `piece` are the bytes that the token adds to the reply; `top` holds (token, piece, logprob), the likeliest first.
+    `logprob` is None for the first token of a scored prompt.
+    """
+
+    token: int
+    piece: bytes
+    logprob: float | None
+    top: tuple[tuple[int, bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of the visible reply."""
+    """More of the visible reply. `logprobs` are of exactly the tokens whose text ends within it.
+
+    The text may be empty: when a stop string cuts a token whose beginning has been shown, only its entry is left.
+    """
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """The prompt's tokens, first of all events where `score_prompt` was asked for."""
+
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """The ids that a step committed, where `return_token_ids` was asked for; they come before their text."""
+
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +328,17 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """The model opened its call number `index` (from 0)."""
+    """The model opened its call number `index` (from 0). `custom`: its fragments are the raw input text, not JSON."""
 
     index: int
     id: str
     name: str
+    custom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """More of the JSON text of the arguments of call `index`."""
+    """More of the JSON text of the arguments of call `index`, or of the input of a custom tool."""
 
     index: int
     fragment: str
@@ -233,7 +371,7 @@ class Failure:
 
 
 ReplyItem = Content | Thought | ToolCallStart | ToolCallDelta
-Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | Finish | Failure
+Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | PromptScored | TokenIds | Finish | Failure
 
 
 @dataclass(frozen=True, slots=True)
