@@ -6,8 +6,7 @@ Knows no architecture: the family hands over its ffi and a function of (spans, n
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from lmhub.gguf import GGUFFile
 from lmhub.kv import KVState
 from lmhub.model import Chunk, MemoryPlan
 from lmhub.native import check, lib
+from lmhub.weights import packed_bytes
 
 StepFunction = Callable[[Any, int, Any, int, Any], int]
 
@@ -42,13 +42,12 @@ class Geometry:
             raise KernelError(f"A context of {n_ctx} positions is not possible; choose at least 1.")
         return KVState(self.n_layer, self.n_kv, self.k_dim, self.v_dim, n_ctx, self.dtype)
 
-    def plan(self, file: GGUFFile, options: LoadOptions) -> MemoryPlan:
-        """What loading the file takes, when all its matrices are packed and each sequence has one such cache."""
-        packed = sum(
-            lib.lmk_packed_bytes(tensor.type.id, tensor.shape[-2], tensor.shape[-1], math.prod(tensor.shape[:-2]))
-            for tensor in file.tensors.values()
-            if len(tensor.shape) > 1
-        )
+    def plan(self, file: GGUFFile, options: LoadOptions, tables: Iterable[str] = ()) -> MemoryPlan:
+        """What loading the file takes, when each sequence has one such cache.
+
+        All matrices are packed but `tables`, those of which only rows are looked up (`Weights.table`).
+        """
+        packed = sum(packed_bytes(tensor) for name, tensor in file.tensors.items() if name not in tables)
         mapped = sum(tensor.nbytes for tensor in file.tensors.values())
         state = KVState.nbytes_for(self.n_layer, self.n_kv, self.k_dim, self.v_dim, options.n_ctx, self.dtype)
         return MemoryPlan(mapped, packed, state)

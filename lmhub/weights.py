@@ -7,6 +7,7 @@ alive, and knows at the end which tensors nobody asked for. Knows no architectur
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -51,9 +52,13 @@ class Weights:
         self._file = file
         self._progress = progress
         self._matrices: dict[str, Matrix] = {}
+        self._tables: dict[str, Matrix] = {}
         self._vectors: dict[str, NDArray[np.float32]] = {}
         self._total = sum(tensor.nbytes for tensor in file.tensors.values())
         self._done = 0
+        # One region for all: huge pages need 2 MiB in a row, and most tensors are about that size.
+        self._pool = pages(sum(packed_bytes(tensor) for tensor in file.tensors.values()), huge=True)
+        self._pool_used = 0
 
     def has(self, name: str) -> bool:
         """Whether the file has that tensor."""
@@ -69,6 +74,13 @@ class Weights:
         if name not in self._matrices:
             self._matrices[name] = self._load(tensor, rows, cols, n_expert)
         return self._matrices[name]
+
+    def table(self, name: str, rows: int, cols: int) -> Matrix:
+        """Like `matrix`, for a weight whose rows are only looked up: it is read from the file, nothing is packed."""
+        tensor = self._tensor(name, (rows, cols))
+        if name not in self._matrices:
+            self._tables[name] = self._mapped(tensor, rows, cols)
+        return self._matrices.get(name) or self._tables[name]
 
     def vector(self, name: str, n: int) -> NDArray[np.float32]:
         """The tensor `(n,)` as float32. Raises ModelFileError when it is missing or has another shape."""
@@ -136,7 +148,7 @@ class Weights:
         Raises UnsupportedModel for an unused `*.scale` tensor: the weight beside it would be wrong without it.
         """
         patterns = tuple(skip)
-        used = self._matrices.keys() | self._vectors.keys()
+        used = self._matrices.keys() | self._tables.keys() | self._vectors.keys()
         unused = [name for name in self._file.tensors if name not in used]
         unused = [name for name in unused if not any(fnmatchcase(name, pattern) for pattern in patterns)]
         for name in unused:
@@ -174,26 +186,40 @@ class Weights:
         )
 
     def _load(self, tensor: Tensor, rows: int, cols: int, n_expert: int) -> Matrix:
-        data = tensor.data
-        c = ffi.new("lmk_weight *", {"type": tensor.type.id, "n_expert": n_expert, "rows": rows, "cols": cols})
-        c.data = ffi.from_buffer(data)
-        nbytes = lib.lmk_packed_bytes(tensor.type.id, rows, cols, n_expert)
+        mapped, nbytes = self._mapped(tensor, rows, cols, n_expert), packed_bytes(tensor)
         if not nbytes:
             self._report(tensor.nbytes)
-            return Matrix(c, (data,))
-        packed = pages(nbytes, huge=True)
-        target = ffi.from_buffer(packed)
+            return mapped
+        c = mapped.c
+        target = ffi.from_buffer(self._pool) + self._pool_used
+        self._pool_used += nbytes
         for part, source, offset in _slices(c, tensor.nbytes, nbytes):
             check(lib.lmk_pack(part, target + offset))
             tensor.release()
             self._report(source)
         c.packed = target
-        return Matrix(c, (data, packed, target))
+        return Matrix(c, (*mapped.refs, self._pool))
+
+    @staticmethod
+    def _mapped(tensor: Tensor, rows: int, cols: int, n_expert: int = 1) -> Matrix:
+        """The weight as the file holds it."""
+        data = tensor.data
+        c = ffi.new("lmk_weight *", {"type": tensor.type.id, "n_expert": n_expert, "rows": rows, "cols": cols})
+        c.data = ffi.from_buffer(data)
+        return Matrix(c, (data,))
 
     def _report(self, nbytes: int) -> None:
         self._done += nbytes
         if self._progress is not None:
             self._progress(self._done, self._total)
+
+
+def packed_bytes(tensor: Tensor) -> int:
+    """Memory that the packed copy of a tensor takes; 0 for types and shapes that are not packed."""
+    if len(tensor.shape) < 2:
+        return 0
+    *experts, rows, cols = tensor.shape
+    return int(lib.lmk_packed_bytes(tensor.type.id, rows, cols, math.prod(experts)))
 
 
 def _slices(c: Any, nbytes: int, packed_bytes: int) -> Iterator[tuple[Any, int, int]]:

@@ -5,7 +5,7 @@ This module holds records only: nothing heavy is imported before a model is load
 
 from __future__ import annotations
 
-from lmhub import HERMES, Caps, Family, ThinkMarkers, hookimpl
+from lmhub import HERMES, XML, Caps, Family, ThinkMarkers, hookimpl
 
 
 @hookimpl
@@ -19,7 +19,7 @@ def lmhub_families() -> list[Family]:
             kernels="lmhub_qwen3._kernels",
             caps=Caps(tools=True, reasoning=True),
             think=ThinkMarkers(),
-            tools=HERMES,
+            tools=(XML, HERMES),
             # The model cards' values without thinking; files made from a thinking model carry their own.
             sampling={"temperature": 0.7, "top_k": 20, "top_p": 0.8},
             doc="Qwen3 0.6B to 235B, dense and mixture-of-experts",

@@ -142,7 +142,7 @@ class Model(CausalLM):
         put = partial(self._weights.bind, ffi, m)
         put("inv_freq", self._rope.inv_freq)
         put("output_norm", self._weights.vector("output_norm.weight", hp.n_embd))
-        put("token_embd", self._weights.matrix("token_embd.weight", hp.n_vocab, hp.n_embd))
+        put("token_embd", self._weights.table("token_embd.weight", hp.n_vocab, hp.n_embd))
         # A tied model may still carry its head, quantised differently: it is then meant to be used.
         head = "output.weight" if self._weights.has("output.weight") else "token_embd.weight"
         put("output", self._weights.matrix(head, hp.n_vocab, hp.n_embd))
@@ -224,4 +224,5 @@ def load(file: GGUFFile, options: LoadOptions) -> Model:
 
 def plan(file: GGUFFile, options: LoadOptions) -> MemoryPlan:
     """What loading would take, from metadata and the tensor directory."""
-    return Hparams.from_gguf(file).geometry(options).plan(file, options)
+    tables = ("token_embd.weight",) if "output.weight" in file.tensors else ()
+    return Hparams.from_gguf(file).geometry(options).plan(file, options, tables)
