@@ -26,18 +26,30 @@ from typing import TYPE_CHECKING, Any
 from lmhub.errors import PromptTooLong, RequestError, ShuttingDown, UnsupportedModel
 from lmhub.hub import Hub, Progress, Served
 from lmhub.model import CausalLM, Chunk
-from lmhub.plain import budget_from, message_from, sampling_from, stops_from, tool_from
+from lmhub.plain import (
+    alternatives_from,
+    budget_from,
+    choice_from,
+    grammar_from,
+    message_from,
+    sampling_from,
+    stops_from,
+    tool_from,
+)
 from lmhub.settings import EngineSettings
 from lmhub.types import (
     ChatRequest,
+    CompletionRequest,
     Event,
     Failure,
     Finish,
     FinishReason,
     GenerationRequest,
+    GrammarSpec,
     Message,
     ReasoningDelta,
     TextDelta,
+    TokenLogprob,
     Tool,
     ToolCall,
     ToolCallDelta,
@@ -58,13 +70,14 @@ AnyTool = Tool | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole reply."""
+    """A whole reply. `logprobs` are those of the tokens of `text`, where they were asked for."""
 
     text: str
     reasoning: str
     tool_calls: tuple[ToolCall, ...]
     finish_reason: FinishReason
     usage: Usage
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 def open(
@@ -150,6 +163,10 @@ class Model:
         messages: Sequence[AnyMessage],
         *,
         tools: Sequence[AnyTool] = (),
+        tool_choice: str = "auto",
+        json_schema: Mapping[str, Any] | bool | None = None,
+        grammar: GrammarSpec | None = None,
+        logprobs: int | None = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         reasoning: bool | None = None,
@@ -158,9 +175,11 @@ class Model:
     ) -> Generator[Event, None, None]:
         """The reply to a conversation: TextDelta, ReasoningDelta, ToolCallStart, ToolCallDelta events, then one Finish.
 
-        `messages` are Message records or OpenAI-style dicts. `max_tokens` defaults to the rest of the context,
-        `reasoning` to what the template does by itself, each of `sampling` (the fields of SamplingParams: temperature,
-        top_p, seed, ...) to the model's own default. Closing the iterator cancels. Raises RequestError and
+        `messages` are Message records or OpenAI-style dicts. `tool_choice` is auto, none, any or the name of a tool.
+        `json_schema`, or a `grammar` of another kind, is what the text will match. `logprobs` asks for every token's
+        log probability and for so many alternatives. `max_tokens` defaults to the rest of the context (1024 under a
+        grammar), `reasoning` is off unless asked for, each of `sampling` (the fields of SamplingParams: temperature,
+        top_p, seed, ...) is the model's own default. Closing the iterator cancels. Raises RequestError and
         PromptTooLong at once, QueueFull at the first event, GenerationError while it runs.
 
             >>> from lmhub.types import TextDelta
@@ -174,6 +193,9 @@ class Model:
             messages=tuple(message_from(message, f"messages[{at}]") for at, message in enumerate(messages)),
             model=self.id,
             tools=tuple(tool_from(tool, f"tools[{at}]") for at, tool in enumerate(tools)),
+            tool_choice=choice_from(tool_choice),
+            grammar=grammar_from(json_schema, grammar),
+            logprobs=alternatives_from(logprobs),
             sampling=sampling_from(sampling),
             max_tokens=budget_from(max_tokens),
             stop=stops_from(stop),
@@ -181,7 +203,8 @@ class Model:
             template_kwargs=template_kwargs or {},
             stream=True,
         )
-        return self._events(self._hub.prepare(self._served, request, _new_id()))
+        [generation] = self._hub.prepare(self._served, request, _new_id())
+        return self._events(generation)
 
     def complete(
         self,
@@ -190,6 +213,9 @@ class Model:
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         special: bool = False,
+        json_schema: Mapping[str, Any] | bool | None = None,
+        grammar: GrammarSpec | None = None,
+        logprobs: int | None = None,
         **sampling: float,
     ) -> Reply:
         """Continue raw text or token ids, without a chat template; everything that comes is text.
@@ -204,14 +230,17 @@ class Model:
         tokenizer = self._loaded.tokenizer
         ids = tokenizer.with_bos(tokenizer.encode(prompt, special=special)) if isinstance(prompt, str) else list(prompt)
         self._check_ids(ids)
-        request = self._loaded.generation(
-            tuple(ids),
-            _new_id(),
-            sampling_from(sampling),
+        request = CompletionRequest(
+            prompts=(tuple(ids),),
+            model=self.id,
+            grammar=grammar_from(json_schema, grammar),
+            logprobs=alternatives_from(logprobs),
+            sampling=sampling_from(sampling),
             max_tokens=budget_from(max_tokens),
             stop=stops_from(stop),
         )
-        return _collect(self._events(self._hub.process(self._served, request)))
+        [generation] = self._hub.prepare(self._served, request, _new_id())
+        return _collect(self._events(generation))
 
     def _events(self, request: GenerationRequest) -> Generator[Event, None, None]:
         """Run `request` through the hub's hooks on the private loop, and hand its events to this thread.
@@ -350,11 +379,13 @@ async def _cancel_all() -> None:
 def _collect(events: Iterator[Event]) -> Reply:
     """A Reply from all events of one generation."""
     text, thoughts = [], []
+    logprobs: list[TokenLogprob] = []
     calls: dict[int, tuple[str, str, list[str]]] = {}
     for event in events:
         match event:
-            case TextDelta(piece):
+            case TextDelta(piece, entries):
                 text.append(piece)
+                logprobs += entries
             case ReasoningDelta(piece):
                 thoughts.append(piece)
             case ToolCallStart(index, id, name):
@@ -363,7 +394,7 @@ def _collect(events: Iterator[Event]) -> Reply:
                 calls[index][2].append(fragment)
             case Finish(reason, usage):
                 made = tuple(ToolCall(id, name, "".join(parts)) for _, (id, name, parts) in sorted(calls.items()))
-                return Reply("".join(text), "".join(thoughts), made, reason, usage)
+                return Reply("".join(text), "".join(thoughts), made, reason, usage, tuple(logprobs))
     raise RuntimeError("a plugin's lmhub_generate ended without a Finish")
 
 

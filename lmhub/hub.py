@@ -24,7 +24,7 @@ from lmhub.machine import memory
 from lmhub.model import CausalLM, MemoryPlan
 from lmhub.plugins import Plugins
 from lmhub.settings import EngineSettings
-from lmhub.types import ChatRequest, Event, GenerationRecord, GenerationRequest
+from lmhub.types import Event, GenerationRecord, GenerationRequest, Request
 
 log = logging.getLogger("lmhub")
 
@@ -152,6 +152,7 @@ class Hub:
             nbytes=facts.nbytes,
             quantization=next(iter(facts.types), "none"),
             sampling=default_sampling(claim.family, file.metadata),
+            lazy_tools=settings.lazy_tools,
         )
         return self.serve(loaded, settings)
 
@@ -198,12 +199,12 @@ class Hub:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def prepare(self, served: Served, request: ChatRequest, id: str) -> GenerationRequest:
-        """Let the plugins validate, then render and tokenize. Raises RequestError."""
+    def prepare(self, served: Served, request: Request, id: str) -> tuple[GenerationRequest, ...]:
+        """Let the plugins validate, then render and tokenize: one generation for each choice. Raises RequestError."""
         self.validate(served, request)
-        return self.process(served, served.model.prepare(request, id))
+        return tuple(self.process(served, one) for one in served.model.prepare(request, id))
 
-    def validate(self, served: Served, request: ChatRequest) -> None:
+    def validate(self, served: Served, request: Request) -> None:
         """Ask every plugin whether it refuses this request. Raises RequestError."""
         self.plugins.call_each("lmhub_validate", model=served.model, request=request)
 
@@ -251,7 +252,10 @@ class _CoreAnswers:
 
     @hookimpl(trylast=True)
     def lmhub_tool_style(self, model: LoadedModel) -> Any:
-        return model.family.tools
+        from lmhub.chat.prompt import template_source
+        from lmhub.family import style_for
+
+        return style_for(model.family.tools, template_source(model.metadata, model.tokenizer))
 
     @hookimpl(trylast=True)
     def lmhub_think_markers(self, model: LoadedModel) -> Any:

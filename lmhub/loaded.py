@@ -1,23 +1,26 @@
 """A loaded model with everything around it that a request needs: tokenizer, prompt format, defaults, limits.
 
-`LoadedModel.prepare` turns a conversation into token ids and a budget; whatever it refuses is refused before the queue.
+`LoadedModel.prepare` turns a request into what the engine runs (`prepare.py`); whatever it refuses is refused before
+the queue.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lmhub.errors import PromptTooLong, RequestError, quoted
+from lmhub.errors import quoted
 from lmhub.family import Family, ThinkMarkers, ToolStyle
 from lmhub.model import BlockLM, CausalLM, MemoryPlan
-from lmhub.types import ChatRequest, GenerationRequest, ReplyParser, SamplingParams
+from lmhub.prepare import counted, prepared
+from lmhub.types import ChatRequest, GenerationRequest, Request, SamplingParams
 
 if TYPE_CHECKING:
     from lmhub.chat.prompt import ChatFormat
+    from lmhub.grammar import GrammarEngine
     from lmhub.tokenize import Tokenizer
 
 log = logging.getLogger("lmhub")
@@ -32,9 +35,12 @@ _FILE_SAMPLING: dict[str, tuple[str, float, float]] = {  # key -> field of Sampl
 }
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class LoadedModel:
-    """One model in memory. `id` is the name that clients use; `n_ctx` is in positions, `created` in Unix seconds."""
+    """One model in memory. `id` is the name that clients use; `n_ctx` is in positions, `created` in Unix seconds.
+
+    `lazy_tools`: once a model that may choose opens a tool call, a grammar holds it to the tools and their schemas.
+    """
 
     id: str
     family: Family
@@ -52,6 +58,7 @@ class LoadedModel:
     think: ThinkMarkers | None = None
     tools: ToolStyle | None = None
     chat: ChatFormat | None = None
+    lazy_tools: bool = True
     suppressed: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,66 +66,29 @@ class LoadedModel:
         padding = range(self.tokenizer.n_vocab, self.model.n_vocab)
         self.suppressed = self.tokenizer.suppressed.union(padding)
 
-    def prepare(self, request: ChatRequest, id: str) -> GenerationRequest:
-        """Render, tokenize and check a conversation. Raises RequestError or PromptTooLong."""
-        if request.tools and self.tools is None:
-            raise RequestError(
-                f"model {self.id} has no way to call tools; send the request without `tools`",
-                param="tools",
-                code="unsupported_parameter",
-            )
-        if request.reasoning and self.think is None:
-            raise RequestError(
-                f"model {self.id} has no reasoning channel; send the request without a reasoning effort",
-                param="reasoning_effort",
-                code="unsupported_parameter",
-            )
-        assert self.chat is not None
-        prompt = self.chat.render(
-            request.messages, request.tools, reasoning=request.reasoning, template_kwargs=request.template_kwargs
-        )
-        return self.generation(
-            prompt.ids,
-            id,
-            request.sampling,
-            max_tokens=request.max_tokens,
-            stop=request.stop,
-            parser=self.chat.parser(prompt, request.tools),
-        )
+    @cached_property
+    def grammar(self) -> GrammarEngine:
+        """What holds replies to grammars. Cheap to ask for: it is built with its first grammar."""
+        from lmhub.grammar import GrammarEngine
 
-    def generation(
-        self,
-        ids: tuple[int, ...],
-        id: str,
-        sampling: Mapping[str, Any],
-        *,
-        max_tokens: int | None = None,
-        stop: tuple[str, ...] = (),
-        parser: ReplyParser | None = None,
-    ) -> GenerationRequest:
-        """The engine's request for a prompt that is already ids; absent settings take the model's defaults.
+        return GrammarEngine(self.tokenizer, self.model.n_vocab, self.tokenizer.eog)
 
-        The budget is what was asked for, or the rest of the context, whichever is smaller. Raises PromptTooLong.
+    def is_heavy(self, request: Request) -> bool:
+        """Whether `prepare` may compile a grammar for this request, and so block: call it off the event loop then."""
+        return request.grammar is not None or (isinstance(request, ChatRequest) and bool(request.tools))
+
+    def prepare(self, request: Request, id: str) -> tuple[GenerationRequest, ...]:
+        """What the engine is to run, choice by choice; a completion request has `n` choices for each of its prompts.
+
+        Renders, tokenizes, compiles grammars and checks, and may block: see `is_heavy`. The budget is what was asked
+        for, or the rest of the context, whichever is smaller. Raises RequestError, which names the field, and
+        PromptTooLong.
         """
-        room = self.n_ctx - len(ids)
-        if room < 1:
-            raise PromptTooLong(
-                f"this model's maximum context length is {self.n_ctx} tokens. However, your messages resulted in "
-                f"{len(ids)} tokens; shorten them or serve the model with a larger --ctx",
-                param="messages",
-            )
-        given = dict(sampling)
-        given.setdefault("seed", secrets.randbits(64))
-        return GenerationRequest(
-            id=id,
-            prompt=ids,
-            sampling=replace(self.sampling, **given),
-            max_tokens=min(max_tokens or room, room),
-            eog=self.tokenizer.eog,
-            stop=stop,
-            suppressed=self.suppressed,
-            parser=parser,
-        )
+        return prepared(self, request, id)
+
+    def count(self, request: Request) -> int:
+        """The tokens of its prompts, which may be more than the context holds. Raises RequestError; never compiles."""
+        return counted(self, request)
 
 
 def default_sampling(family: Family, metadata: Mapping[str, Any]) -> SamplingParams:

@@ -11,7 +11,21 @@ from dataclasses import fields
 from typing import Any
 
 from lmhub.errors import RequestError
-from lmhub.types import Message, Part, Reasoning, Role, SamplingParams, Text, Tool, ToolCall, ToolResult
+from lmhub.types import (
+    GrammarSpec,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    SamplingParams,
+    Text,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
+
+MAX_LOGPROBS = 20
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     "temperature": (0, 100),
@@ -94,6 +108,31 @@ def budget_from(max_tokens: int | None) -> int | None:
     if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
         raise RequestError(f"max_tokens must be a whole number of at least 1, not {max_tokens!r}", "max_tokens")
     return max_tokens
+
+
+def grammar_from(json_schema: Mapping[str, Any] | bool | None, grammar: GrammarSpec | None) -> GrammarSpec | None:
+    """What a reply must match, out of the two ways to say it. Raises RequestError if both are given."""
+    if json_schema is None:
+        return grammar
+    if grammar is not None:
+        raise RequestError("json_schema and grammar exclude each other; give one of them", "grammar")
+    try:
+        return GrammarSpec("json_schema", json.dumps(json_schema), "json_schema")
+    except (TypeError, ValueError):
+        raise RequestError("json_schema must be a schema as json.dumps takes it", "json_schema") from None
+
+
+def choice_from(tool_choice: str) -> ToolChoice:
+    """auto, none, any, or the name of the tool to be called."""
+    modes: dict[str, ToolChoice] = {"auto": ToolChoice("auto"), "none": ToolChoice("none"), "any": ToolChoice("any")}
+    return modes.get(tool_choice) or ToolChoice("any", (tool_choice,))
+
+
+def alternatives_from(logprobs: int | None) -> int | None:
+    """`logprobs`, once it is a number of alternatives or None. Raises RequestError."""
+    if logprobs is not None and (isinstance(logprobs, bool) or not 0 <= logprobs <= MAX_LOGPROBS):
+        raise RequestError(f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}, not {logprobs!r}", "logprobs")
+    return logprobs
 
 
 def stops_from(stop: str | Sequence[str]) -> tuple[str, ...]:

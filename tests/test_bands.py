@@ -19,6 +19,8 @@ BANDS = [
         "loaded",
         "chat",
         "grammar",
+        "guide",
+        "prepare",
         "sampling",
         "weights",
         "kv",

@@ -42,7 +42,8 @@ def ask(text: str = "hi", **fields: Any) -> ChatRequest:
 
 async def reply(hub: Hub, request: ChatRequest) -> list[Any]:
     served = hub.acquire(None)
-    return [event async for event in hub.generate(served, hub.prepare(served, request, "r1"))]
+    [generation] = hub.prepare(served, request, "r1")
+    return [event async for event in hub.generate(served, generation)]
 
 
 @pytest.mark.parametrize("name", HOOKS)

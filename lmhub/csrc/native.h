@@ -38,3 +38,9 @@ double lmk_uniform(uint64_t seed, uint64_t index); /* in [0, 1): the draw of tok
 int lmk_sample(const float *row, int32_t n_vocab, const lmk_sampling *params, const uint32_t *mask, const int32_t *pen_id,
                const int32_t *pen_count, int32_t n_pen, const int32_t *bias_id, const float *bias, int32_t n_bias, double u,
                void *scratch, int32_t *token);
+
+enum { LMK_MAX_TOP = 64 };         /* alternatives that lmk_logprobs can report */
+
+/* Natural logarithms of the softmax of row: of `token`, and of the n_top <= LMK_MAX_TOP likeliest ids, best first, ties by
+ * lower id; n_top <= n_vocab. Returns 0, or 2 when a logit is NaN or +inf. */
+int lmk_logprobs(const float *row, int32_t n_vocab, int32_t token, int32_t n_top, double *logprob, int32_t *top, double *top_logprob);

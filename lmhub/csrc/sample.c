@@ -7,10 +7,12 @@
  */
 #include "core.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #define GREEDY_BELOW 1e-4f
+#define LAST_RESORT -1e30f         /* the logit of what a bias bans: only taken where a mask leaves nothing else */
 #define PIECE 512                  /* logits per call of the exp kernel */
 #define FIRST_CUT 8.0f             /* first distance from the best logit, in units of the temperature: e^-8 of its p */
 
@@ -55,11 +57,6 @@ static int32_t id_of(uint64_t key)
     return (int32_t)(0xffffffffu - (uint32_t)key);
 }
 
-static int allowed(const uint32_t *mask, int32_t id)
-{
-    return !mask || mask[id / 32] >> id % 32 & 1;
-}
-
 /* ---- logits after bias, mask and penalties ---- */
 
 /* 0, or 2 for a logit that is NaN or +inf. */
@@ -71,17 +68,21 @@ static int copy_row(float *logits, const float *row, int32_t n_vocab, const uint
         logits[i] = row[i];
     }
     if (mask)
-        for (int32_t i = 0; i < n_vocab; i++)
-            if (!allowed(mask, i)) logits[i] = -INFINITY;
+        for (int32_t word = 0; word <= (n_vocab - 1) / 32; word++) {
+            const uint32_t bits = mask[word];
+            const int32_t first = 32 * word, n = (int32_t)lmk_min(32, n_vocab - first);
+            if (bits == 0xffffffffu) continue;
+            for (int32_t i = 0; i < n; i++) logits[first + i] = bits >> i & 1 ? logits[first + i] : -INFINITY;
+        }
     return bad ? 2 : 0;
 }
 
 static void add_bias(float *logits, int32_t n_vocab, const int32_t *id, const float *bias, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
-        if (id[i] < 0 || id[i] >= n_vocab) continue;
-        if (bias[i] <= -100.0f) logits[id[i]] = -INFINITY;
-        else logits[id[i]] += bias[i];             /* a masked one stays at -inf */
+        if (id[i] < 0 || id[i] >= n_vocab || logits[id[i]] == -INFINITY) continue;
+        if (bias[i] <= -100.0f) logits[id[i]] = bias[i] == -INFINITY ? -INFINITY : LAST_RESORT;
+        else logits[id[i]] += bias[i];
     }
 }
 
@@ -89,10 +90,11 @@ static void penalise(float *logits, int32_t n_vocab, const lmk_sampling *s, cons
 {
     if (s->repeat_penalty == 1.0f && s->presence_penalty == 0.0f && s->frequency_penalty == 0.0f) return;
     for (int32_t i = 0; i < n; i++) {
-        if (id[i] < 0 || id[i] >= n_vocab || count[i] < 1) continue;
+        if (id[i] < 0 || id[i] >= n_vocab || count[i] < 1 || logits[id[i]] == -INFINITY) continue;
         float *l = &logits[id[i]];
         *l = *l > 0.0f ? *l / s->repeat_penalty : *l * s->repeat_penalty;
         *l -= (float)count[i] * s->frequency_penalty + s->presence_penalty;
+        *l = fmaxf(-FLT_MAX, fminf(*l, FLT_MAX)); /* a penalty near 0 divides to infinity */
     }
 }
 
@@ -118,10 +120,10 @@ static void sift_down(uint64_t *keys, int32_t n, int32_t at)
     keys[at] = key;
 }
 
-/* Starts over with every id within `cut` temperatures of the best; with all of them once that stops paying. */
+/* Starts over with every id within `cut` temperatures of the best; with all that are possible once that stops paying. */
 static void collect(candidates *c, float cut)
 {
-    const float least = cut > 100.0f ? -INFINITY : c->top - cut * c->temperature;
+    const float least = cut > 100.0f ? -FLT_MAX : c->top - cut * c->temperature;
     c->cut = cut;
     c->size = 0;
     for (int32_t i = 0; i < c->n_vocab; i++)
@@ -130,7 +132,7 @@ static void collect(candidates *c, float cut)
     c->n = c->size;
 }
 
-/* The key of rank i < n_vocab, from 0. */
+/* The key of rank i, from 0 and below the number of ids that are possible. */
 static uint64_t ranked(candidates *c, int32_t i)
 {
     while (i >= c->size) collect(c, 2.0f * c->cut);
@@ -210,14 +212,46 @@ int lmk_sample(const float *row, int32_t n_vocab, const lmk_sampling *params, co
         return 0;
     }
     collect(&c, FIRST_CUT);
-    int32_t n = n_vocab;
+    int32_t n_possible = 0;
+    for (int32_t i = 0; i < n_vocab; i++) n_possible += logits[i] > -INFINITY;
+    int32_t n = n_possible;
     double total = 0.0;
     if (params->top_k > 0 && params->top_k < n_vocab) {
-        n = params->top_k;
+        n = (int32_t)lmk_min(params->top_k, n_possible);
         for (int32_t i = 0; i < n; i++) total += probability(&c, i);
     } else {
         total = total_of_all(&c);
     }
     *token = draw(&c, n, total, params, u);
+    return 0;
+}
+
+/* ---- log probabilities ---- */
+
+int lmk_logprobs(const float *row, int32_t n_vocab, int32_t token, int32_t n_top, double *logprob, int32_t *top, double *top_logprob)
+{
+    const lmk_kernels *kernels = lmk_kernels_for(NULL);
+    const float max = kernels->max(row, n_vocab);
+    float p[PIECE];
+    double total = 0.0;
+    for (int32_t i = 0; i < n_vocab; i += PIECE)
+        total += (double)kernels->exp_sum(p, row + i, lmk_min(PIECE, n_vocab - i), max, 1.0f);
+    const double norm = (double)max + log(total);
+    if (!(fabs(norm) < INFINITY)) return 2;
+    *logprob = (double)row[token] - norm;
+
+    uint64_t best[LMK_MAX_TOP];    /* descending; few enough to be kept in order by insertion */
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_vocab && n_top; i++) {
+        const uint64_t key = key_of(row[i], i);
+        if (n == n_top && key < best[n - 1]) continue;
+        int32_t at = n < n_top ? n++ : n - 1;
+        for (; at > 0 && best[at - 1] < key; at--) best[at] = best[at - 1];
+        best[at] = key;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        top[i] = id_of(best[i]);
+        top_logprob[i] = (double)row[top[i]] - norm;
+    }
     return 0;
 }

@@ -80,9 +80,9 @@ class Engine:
         self._model_id, self._family = model_id, family
         self._on_finished = on_finished
         self._inbox = Inbox(batch, queue)
-        stepper = CausalStepper(model, sample, max(prefill_chunk, batch))
-        self._worker = Worker(self._inbox, SlotPool(model, batch, n_ctx), stepper, self._report)
-        self._thread = threading.Thread(target=self._worker.run, name=f"lmhub-engine {model_id}".strip(), daemon=True)
+        self._stepper = CausalStepper(model, sample, max(prefill_chunk, batch))
+        self._worker = Worker(self._inbox, SlotPool(model, batch, n_ctx), self._stepper, self._report)
+        self._thread = threading.Thread(target=self._work, name=f"lmhub-engine {model_id}".strip(), daemon=True)
         self._thread.start()
 
     def submit(self, request: GenerationRequest, *, loop: asyncio.AbstractEventLoop | None = None) -> Generation:
@@ -148,12 +148,16 @@ class Engine:
         if self._thread.is_alive():
             log.error("the engine did not end within %g s: a step ignores its abort", JOIN_S)
 
+    def _work(self) -> None:
+        self._worker.run()
+        self._stepper.close()
+
     def _room(self, request: GenerationRequest) -> int:
-        """How many tokens fit behind the prompt, at least one. Raises PromptTooLong or RequestError."""
+        """How many tokens fit behind the prompt, 0 only where none is wanted. Raises PromptTooLong or RequestError."""
         n_prompt, n_vocab = len(request.prompt), self._model.n_vocab
         if n_prompt == 0:
             raise RequestError("the prompt is empty; a model needs at least one token to go on from", "prompt")
-        if n_prompt >= self._n_ctx:
+        if n_prompt > self._n_ctx - (request.max_tokens > 0):
             raise PromptTooLong(
                 f"the prompt has {n_prompt} tokens and the context holds {self._n_ctx}, one of them for the reply; "
                 "shorten the prompt or serve the model with a larger --ctx"
@@ -162,8 +166,9 @@ class Engine:
             raise RequestError(
                 f"the prompt holds a token id outside 0..{n_vocab - 1}, the model's vocabulary", "prompt"
             )
-        if request.max_tokens < 1:
-            raise RequestError(f"max_tokens is {request.max_tokens}; it must be at least 1", "max_tokens")
+        least = 0 if request.score_prompt else 1
+        if request.max_tokens < least:
+            raise RequestError(f"max_tokens is {request.max_tokens}; it must be at least {least}", "max_tokens")
         return self._n_ctx - n_prompt
 
     def _report(self, record: GenerationRecord) -> None:

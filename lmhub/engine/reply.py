@@ -4,15 +4,17 @@ One pipeline per stream: `token -> piece bytes -> ReplyParser -> stop scanner (c
 events`. Everything here is a small state machine over tokens and bytes; it knows nothing of models, slots, threads or
 HTTP.
 
-Counting: every sampled token is a completion token, so the one that ended the reply (end of generation, or the last
-of a stop string) is counted although none of its text may be shown. The budget counts the same way.
+Counting: every token that was chosen for the reply is a completion token, also the last one of a stop string, of which
+nothing is shown; only the one that ends the generation is not, for it is no part of the reply. It costs budget like any
+other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from lmhub.engine.ledger import Ledger
 from lmhub.engine.stops import StopScanner
 from lmhub.tokenize.stream import Utf8Stream
 from lmhub.types import (
@@ -20,19 +22,25 @@ from lmhub.types import (
     Event,
     FinishReason,
     GenerationRequest,
+    PromptScored,
     ReasoningDelta,
     ReplyItem,
     ReplyParser,
     TextDelta,
     Thought,
+    TokenIds,
+    TokenLogprob,
     ToolCallStart,
 )
 
-_DELTAS = (TextDelta, ReasoningDelta)
+if TYPE_CHECKING:
+    from lmhub.sampling import Score
 
 
 class Pieces(Protocol):
-    """What the engine needs of a tokenizer."""
+    """What the engine needs of a tokenizer. Ids may go beyond its vocabulary: models have rows for padding."""
+
+    n_vocab: int
 
     def piece(self, token: int) -> bytes:
         """The bytes that `token` stands for in a reply; empty for control tokens."""
@@ -43,12 +51,14 @@ class PlainText:
     """The ReplyParser of a model without channels: everything is content."""
 
     reasoning_tokens = 0
+    in_reasoning = False
+    n_calls = 0
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
         """`piece`, as content."""
         return (Content(piece),)
 
-    def finish(self) -> Sequence[ReplyItem]:
+    def finish(self, cut: bool = False) -> Sequence[ReplyItem]:
         """Nothing: no byte is ever held back."""
         return ()
 
@@ -60,16 +70,17 @@ class Reply:
         """`budget`: tokens after which the reply ends. Raises RequestError for unusable stop strings."""
         self.reason: FinishReason | None = None
         self.stop_sequence: str | None = None
-        self.n_tokens = 0
+        self.n_tokens = 0  # that were chosen, the end included
+        self.has_end = False  # whether the last one was the end of generation
         self.budget = budget
-        self._eog = request.eog
+        self._request = request
         self._pieces = pieces
         self._parser: ReplyParser = request.parser or PlainText()
         self._stops = StopScanner(request.stop)
         self._utf8 = Utf8Stream()
+        self._ledger = Ledger() if request.logprobs is not None else None
         self._delta: type[TextDelta] | type[ReasoningDelta] = TextDelta  # the channel of the bytes in the decoder
         self._literal = False
-        self._called = False
         self._events: list[Event] = []
 
     @property
@@ -77,55 +88,114 @@ class Reply:
         """How many of the tokens so far were reasoning."""
         return self._parser.reasoning_tokens
 
-    def feed(self, tokens: Iterable[int]) -> list[Event]:
-        """The events that `tokens` complete, neighbours merged. Tokens behind the end of the reply are ignored."""
-        for token in tokens:
+    @property
+    def must_close(self) -> bool:
+        """Whether the reasoning has used up its budget and has to be closed now, between two characters."""
+        budget = self._request.reasoning_budget
+        return (
+            budget is not None
+            and self.reason is None
+            and self._parser.in_reasoning
+            and self._parser.reasoning_tokens >= budget
+            and self._utf8.is_clean
+        )
+
+    def scored(self, scores: Sequence[Score]) -> PromptScored:
+        """The event for the prompt's own log probabilities: `scores` are of its second token and those behind it."""
+        prompt = self._request.prompt
+        first = TokenLogprob(prompt[0], self._piece(prompt[0]), None)
+        return PromptScored((first, *map(self._entry, prompt[1:], scores)))
+
+    def feed(self, tokens: Sequence[int], scores: Sequence[Score] = ()) -> list[Event]:
+        """The events that `tokens` complete, neighbours merged. Tokens behind the end of the reply are ignored.
+
+        `scores` are theirs where log probabilities were asked for; tokens that were not sampled have none. With a
+        budget of zero the reply ends without any token.
+        """
+        before = self.n_tokens
+        for at, token in enumerate(tokens):
             if self.reason is None:
-                self._feed(token)
+                self._feed(token, scores[at] if at < len(scores) else None)
+        if self.reason is None and self.n_tokens >= self.budget:
+            self._finish("length")
         events, self._events = self._events, []
+        if self._request.return_token_ids and self.n_tokens > before:
+            events.insert(0, TokenIds(tuple(tokens[: self.n_tokens - before])))
         return events
 
-    def _feed(self, token: int) -> None:
+    def _feed(self, token: int, score: Score | None) -> None:
         self.n_tokens += 1
-        if token in self._eog:
+        if token in self._request.eog:
+            self.has_end = True
             self._finish("stop")
             return
-        self._route(self._parser.feed(token, self._pieces.piece(token)))
+        if self._ledger is not None and score is not None:
+            self._ledger.fed(self._entry(token, score))
+        self._route(self._parser.feed(token, self._piece(token)))
+        if self.reason is None and self._calls_are_complete:
+            self._boundary()
+            self.reason = "tool_calls"
         if self.reason is None and self.n_tokens >= self.budget:
             self._finish("length")
 
+    @property
+    def _calls_are_complete(self) -> bool:
+        most = self._request.max_calls
+        return most is not None and self._parser.n_calls >= most
+
+    def _piece(self, token: int) -> bytes:
+        return self._pieces.piece(token) if token < self._pieces.n_vocab else b""
+
+    def _entry(self, token: int, score: Score) -> TokenLogprob:
+        top = tuple((id, self._piece(id), logprob) for id, logprob in score.top)
+        return TokenLogprob(token, self._piece(token), score.logprob, top)
+
     def _finish(self, reason: FinishReason) -> None:
         """The reply ended by itself or by its budget: whatever was held back was text after all."""
-        self._route(self._parser.finish())
-        if self.reason is not None:  # the text that flowed back completed a stop string
-            return
-        self._boundary()
-        self.reason = "tool_calls" if reason == "stop" and self._called else reason
+        self._route(self._parser.finish(cut=reason == "length"))
+        if self.reason is None:  # else the text that flowed back completed a stop string
+            self._boundary()
+            self._end(reason)
+
+    def _end(self, reason: FinishReason, stop_sequence: str | None = None) -> None:
+        """A complete call is what the reply will be known for, whatever ended it afterwards."""
+        called = self._parser.n_calls > 0
+        self.reason, self.stop_sequence = "tool_calls" if called else reason, None if called else stop_sequence
 
     def _route(self, items: Iterable[ReplyItem]) -> None:
+        most = self._request.max_calls
         for item in items:
             if self.reason is not None:
                 return
             if isinstance(item, Content):
                 self._content(item)
             elif isinstance(item, Thought):
+                self._skip()
                 self._switch(ReasoningDelta, literal=False)
                 self._decode(item.data)
+            elif isinstance(item, ToolCallStart) and most is not None and item.index >= most:
+                return  # one marker may close several calls
             else:
+                self._skip()
                 self._boundary()
-                self._called = self._called or isinstance(item, ToolCallStart)
                 self._events.append(item)
 
     def _content(self, item: Content) -> None:
         self._switch(TextDelta, item.literal)
+        if self._ledger is not None:
+            self._ledger.content(item.data)
         if item.literal:
             self._decode(item.data)
             return
         data, fired = self._stops.feed(item.data)
         self._decode(data)
         if fired is not None:
-            self._show(self._utf8.finish())
-            self.reason, self.stop_sequence = "stop_sequence", fired
+            self._show(self._utf8.finish(), last=True)
+            self._end("stop_sequence", fired)
+
+    def _skip(self) -> None:
+        if self._ledger is not None:
+            self._ledger.skip()
 
     def _switch(self, delta: type[TextDelta] | type[ReasoningDelta], literal: bool) -> None:
         if delta is not self._delta:
@@ -137,16 +207,34 @@ class Reply:
     def _boundary(self) -> None:
         """No stop string and no character spans what comes before and after this point."""
         self._decode(self._stops.flush())
-        self._show(self._utf8.finish())
+        self._show(self._utf8.finish(), last=True)
 
     def _decode(self, data: bytes) -> None:
+        if self._ledger is not None and self._delta is TextDelta:
+            self._ledger.shown(len(data))
         self._show(self._utf8.feed(data))
 
-    def _show(self, text: str) -> None:
-        if not text:
+    def _show(self, text: str, last: bool = False) -> None:
+        """Emit `text`; the `last` one before a boundary takes every log probability along that still waits."""
+        if self._delta is ReasoningDelta:
+            self._emit_thought(text)
             return
-        last = self._events[-1] if self._events else None
-        if isinstance(last, _DELTAS) and type(last) is self._delta:
-            self._events[-1] = self._delta(last.text + text)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if self._ledger is not None and last:
+            self._ledger.close()
+        if self._ledger is not None and (text or last):
+            logprobs = self._ledger.take(self._utf8.n_held)
+        if not text and not logprobs:
+            return
+        previous = self._events[-1] if self._events else None
+        if isinstance(previous, TextDelta):
+            self._events[-1] = TextDelta(previous.text + text, previous.logprobs + logprobs)
         else:
-            self._events.append(self._delta(text))
+            self._events.append(TextDelta(text, logprobs))
+
+    def _emit_thought(self, text: str) -> None:
+        previous = self._events[-1] if self._events else None
+        if text and isinstance(previous, ReasoningDelta):
+            self._events[-1] = ReasoningDelta(previous.text + text)
+        elif text:
+            self._events.append(ReasoningDelta(text))

@@ -92,7 +92,7 @@ class Worker:
             self._end(generation, commit.error, slot)
             return
         try:
-            events = generation.reply.feed(commit.tokens)
+            events = self._read(commit)
         except Exception as error:
             self._end(generation, as_error(error, "reading the reply"), slot)
             return
@@ -100,6 +100,20 @@ class Worker:
             self._end(generation, generation.reply.reason, slot, events)
         elif events:
             self._outgoing.append((generation, events))
+
+    def _read(self, commit: Commit) -> list[Event]:
+        """The events of a commit. A reasoning that has used up its budget is closed with tokens that nobody chose."""
+        slot, reply = commit.slot, commit.slot.generation.reply
+        events: list[Event] = []
+        if commit.has_read and slot.request.score_prompt:
+            events.append(reply.scored(slot.prompt_scores))
+        events += reply.feed(commit.tokens, commit.scores)
+        if reply.must_close:
+            forced = slot.request.close_reasoning[: reply.budget - reply.n_tokens]
+            for token in forced:
+                slot.commit(token)
+            events += reply.feed(forced)
+        return events
 
     def _end(
         self,
@@ -144,7 +158,7 @@ def _account(generation: Generation, slot: Slot | None) -> tuple[Usage, Timings]
     n_prompt = len(generation.request.prompt)
     if slot is None:
         return Usage(n_prompt, 0), Timings(queued_s=now - generation.submitted_s)
-    usage = Usage(n_prompt, reply.n_tokens, slot.n_cached, reply.reasoning_tokens)
+    usage = Usage(n_prompt, reply.n_tokens - reply.has_end, slot.n_cached, reply.reasoning_tokens)
     decoding_s = now if slot.decoding_s is None else slot.decoding_s
     timings = Timings(slot.admitted_s - generation.submitted_s, decoding_s - slot.admitted_s, now - decoding_s)
     return usage, timings

@@ -243,7 +243,7 @@ def _directory(entries: list[TensorInfo], start: int, alignment: int, size: int)
             raise Damaged(f"{what} lies at offset {entry.offset}, not a multiple of the alignment {alignment}")
         end = start + entry.offset + entry.nbytes
         if end > size:
-            raise Damaged(f"{what} ends at byte {end}, but the file has {size}")
+            raise Damaged(f"{what} ends at byte {end}, but the file has {size} bytes")
     free, before = 0, ""
     for entry in sorted(entries, key=lambda e: e.offset):
         if entry.offset < free:

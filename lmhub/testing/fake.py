@@ -199,10 +199,14 @@ class FakeModel(CausalLM):
         state = chunk.state
         assert isinstance(state, FakeState)
         assert state.n_tokens + len(chunk.tokens) <= state.capacity, "the sequence does not fit its state"
+        if IM_START in chunk.tokens:  # of a prompt that goes on from an earlier reply, not one more token of that reply
+            state.n_prompt = None
         rows = []
         for place, token in enumerate(chunk.tokens):
             state.tokens.append(token)
             if chunk.want == "all" or (chunk.want == "last" and place == len(chunk.tokens) - 1):
+                if chunk.want == "all":  # a prompt that is scored: its end is where the next wish is another one
+                    state.n_prompt = state.n_tokens
                 state.n_prompt = state.n_prompt or state.n_tokens
                 rows.append(self.row(tuple(state.tokens), state.n_prompt))
         return rows

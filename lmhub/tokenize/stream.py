@@ -25,6 +25,11 @@ class Utf8Stream:
         return rest
 
     @property
+    def n_held(self) -> int:
+        """How many bytes of an incomplete character are held back."""
+        return len(self._decoder.getstate()[0])
+
+    @property
     def is_clean(self) -> bool:
         """Whether no incomplete character is held back."""
-        return not self._decoder.getstate()[0]
+        return self.n_held == 0

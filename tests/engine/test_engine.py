@@ -41,12 +41,12 @@ def test_one_generation_from_end_to_end(make_engine: MakeEngine, make_request: M
     events = collect(engine.submit(request))
     finish = finish_of(events)
     assert text_of(events) == "Hello"
-    assert (finish.reason, finish.usage) == ("stop", Usage(prompt_tokens=2, completion_tokens=6))
+    assert (finish.reason, finish.usage) == ("stop", Usage(prompt_tokens=2, completion_tokens=5))
     assert min(finish.timings.queued_s, finish.timings.prefill_s, finish.timings.decode_s) >= 0
     assert records == [GenerationRecord(request.id, "m", "f", "stop", finish.usage, finish.timings)]
     stats = engine.stats()
     assert (stats.queued, stats.running, stats.finished) == (0, 0, 1)
-    assert (stats.steps, stats.prompt_tokens, stats.completion_tokens) == (6, 2, 6)
+    assert (stats.steps, stats.prompt_tokens, stats.completion_tokens) == (6, 2, 5)
 
 
 def test_stop_string_and_budget_reach_the_finish(make_engine: MakeEngine, make_request: MakeRequest) -> None:
@@ -307,7 +307,7 @@ def test_suppressed_ids_and_processors_reach_the_sampler(make_engine: MakeEngine
 def test_the_sampler_is_told_the_index_and_the_window(make_engine: MakeEngine, make_request: MakeRequest) -> None:
     calls: list[tuple[int, dict[int, int]]] = []
 
-    def sample(row: Any, params: Any, index: int, ids: Any, counts: Any, suppressed: Any) -> int:
+    def sample(row: Any, params: Any, index: int, ids: Any, counts: Any, *rest: Any) -> int:
         calls.append((index, dict(zip(ids.tolist(), counts.tolist(), strict=True))))
         return int(row.argmax())
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lmhub.engine.reply import Reply
+from lmhub.sampling import Score
 from lmhub.testing.fake import END_OF_TEXT, END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL, FakeTokenizer
 from lmhub.types import (
     Content,
@@ -17,6 +20,8 @@ from lmhub.types import (
     ReplyItem,
     TextDelta,
     Thought,
+    TokenIds,
+    TokenLogprob,
     ToolCallDelta,
     ToolCallStart,
 )
@@ -29,7 +34,11 @@ class ChannelParser:
         self.reasoning_tokens = 0
         self._in = 0
         self._call = b""
-        self._n_calls = 0
+        self.n_calls = 0
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._in == THINK
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
         self.reasoning_tokens += THINK in (self._in, token)
@@ -51,10 +60,10 @@ class ChannelParser:
     def _end_call(self) -> Sequence[ReplyItem]:
         if self._call.startswith(b"!"):
             return (Content(b"<tool_call>" + self._call + b"</tool_call>", literal=True),)
-        index, self._n_calls = self._n_calls, self._n_calls + 1
+        index, self.n_calls = self.n_calls, self.n_calls + 1
         return (ToolCallStart(index, f"call_{index}", "f"), ToolCallDelta(index, self._call.decode()))
 
-    def finish(self) -> Sequence[ReplyItem]:
+    def finish(self, cut: bool = False) -> Sequence[ReplyItem]:
         return (Content(b"<tool_call>" + self._call, literal=True),) if self._in == TOOL_CALL else ()
 
 
@@ -169,9 +178,30 @@ def test_channels(read: Read) -> None:
     assert (reply.reason, reply.reasoning_tokens) == ("tool_calls", 5)
 
 
-def test_calls_cut_by_the_budget_end_with_length(read: Read) -> None:
-    _, reply = read("<tool_call>{}</tool_call>abc", budget=5, parser=ChannelParser())
-    assert reply.reason == "length"
+def test_a_complete_call_is_the_reason_whatever_ended_the_reply(read: Read) -> None:
+    text = "<tool_call>{}</tool_call>abc"
+    for options in ({"budget": 5}, {"stop": ("b",)}):
+        _, reply = read(text, parser=ChannelParser(), **options)
+        assert (reply.reason, reply.stop_sequence) == ("tool_calls", None)
+    assert read(text, budget=3, parser=ChannelParser())[1].reason == "length"
+
+
+def test_a_reply_ends_with_its_last_allowed_call(read: Read) -> None:
+    text = "a<tool_call>{}</tool_call>b<tool_call>{1}</tool_call>c"
+    events, reply = read(text, parser=ChannelParser(), max_calls=1)
+    assert merged(events) == [TextDelta("a"), ToolCallStart(0, "call_0", "f"), ToolCallDelta(0, "{}")]
+    assert reply.reason == "tool_calls"
+    events, _ = read(text, parser=ChannelParser(), max_calls=2)
+    assert [event.index for event in events if isinstance(event, ToolCallStart)] == [0, 1]
+
+
+def test_of_two_calls_behind_one_marker_only_the_allowed_ones_are_shown(read: Read) -> None:
+    class TwoAtOnce(ChannelParser):
+        def _end_call(self) -> Sequence[ReplyItem]:
+            return (*super()._end_call(), *super()._end_call())
+
+    events, _ = read("<tool_call>{}</tool_call>", parser=TwoAtOnce(), max_calls=1)
+    assert events == [ToolCallStart(0, "call_0", "f"), ToolCallDelta(0, "{}")]
 
 
 def test_stop_strings_hold_in_content_only(read: Read) -> None:
@@ -184,7 +214,7 @@ def test_stop_strings_hold_in_content_only(read: Read) -> None:
         ToolCallDelta(0, "d.e"),
         TextDelta("<tool_call>!f.g</tool_call>h"),
     ]
-    assert (reply.reason, reply.stop_sequence) == ("stop_sequence", ".")
+    assert (reply.reason, reply.n_tokens) == ("tool_calls", 19)  # the stop string ended it, but there is a call
 
 
 def test_no_stop_string_spans_a_boundary(read: Read) -> None:
@@ -239,6 +269,8 @@ class Scripted:
     """A parser that gives fixed items for each token, and others at the end."""
 
     reasoning_tokens = 0
+    in_reasoning = False
+    n_calls = 0
 
     def __init__(self, items: Sequence[Sequence[ReplyItem]], end: Sequence[ReplyItem] = ()) -> None:
         self._items = list(items)
@@ -247,7 +279,7 @@ class Scripted:
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
         return self._items.pop(0)
 
-    def finish(self) -> Sequence[ReplyItem]:
+    def finish(self, cut: bool = False) -> Sequence[ReplyItem]:
         return self._end
 
 
@@ -266,3 +298,150 @@ def test_nothing_follows_a_stop_string_in_its_own_token(read: Read) -> None:
 
 def test_half_a_character_before_a_stop_string_is_replaced(read: Read) -> None:
     assert merged(read(b"a\xf0\x9fEND", stop=("END",))[0]) == [TextDelta("a\ufffd")]
+
+
+# --- log probabilities, token ids, budgets ---------------------------------------------------------------------------
+
+
+class Words:
+    """A vocabulary of longer pieces; the last one is the end of a reply."""
+
+    pieces = (
+        b"Hel",
+        b"lo",
+        b" w\xc3",
+        b"\xb6rld",
+        b".\n\n",
+        b"END",
+        b" E",
+        b"N",
+        b"D",
+        b"\xf0\x9f\x98",
+        b"\x8a!",
+        b"\xff",
+        b"",
+    )
+    n_vocab = len(pieces)
+
+    def piece(self, token: int) -> bytes:
+        return self.pieces[token]
+
+
+def scored(tokens: Sequence[int]) -> list[Score]:
+    """Distinct scores, so that entries can be told apart."""
+    return [Score(-1.0 - place, ((token, -0.5), (99, -2.0))) for place, token in enumerate(tokens)]
+
+
+def read_words(
+    make_request: Callable[..., GenerationRequest], tokens: Sequence[int], **rest: Any
+) -> tuple[list[Event], Reply]:
+    request = replace(make_request(logprobs=2, **rest), eog=frozenset((12,)))
+    reply = Reply(request, Words(), 1000)
+    events: list[Event] = []
+    for token, score in zip(tokens, scored(tokens), strict=True):
+        events += reply.feed((token,), (score,))
+    return events, reply
+
+
+def entries(events: Sequence[Event]) -> list[TokenLogprob]:
+    return [entry for event in events if isinstance(event, TextDelta) for entry in event.logprobs]
+
+
+def shown(events: Sequence[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def test_every_token_of_the_text_has_its_log_probability(make_request: Callable[..., GenerationRequest]) -> None:
+    events, _ = read_words(make_request, [0, 1, 2, 3, 12])
+    assert [(entry.token, entry.piece, entry.logprob) for entry in entries(events)] == [
+        (0, b"Hel", -1.0),
+        (1, b"lo", -2.0),
+        (2, b" w\xc3", -3.0),
+        (3, b"\xb6rld", -4.0),
+    ]
+    assert entries(events)[0].top == ((0, b"Hel", -0.5), (99, b"", -2.0))  # an id beyond the vocabulary has no text
+
+
+def test_an_entry_comes_with_the_delta_that_holds_its_last_byte(make_request: Callable[..., GenerationRequest]) -> None:
+    events, _ = read_words(make_request, [0, 2, 3])
+    found = [(event.text, [e.token for e in event.logprobs]) for event in events if isinstance(event, TextDelta)]
+    assert found == [("Hel", [0]), (" w", []), ("örld", [2, 3])]
+
+
+def test_a_stop_string_takes_the_entries_of_its_text_with_it(make_request: Callable[..., GenerationRequest]) -> None:
+    events, reply = read_words(make_request, [0, 6, 7, 8], stop=("END",))
+    assert (shown(events), reply.stop_sequence) == ("Hel ", "END")
+    assert [entry.piece for entry in entries(events)] == [b"Hel", b" "]  # a token that is cut has what is left of it
+
+
+def test_entries_of_held_text_come_when_it_is_released(make_request: Callable[..., GenerationRequest]) -> None:
+    events, _ = read_words(make_request, [0, 6, 7, 1], stop=("END",))
+    assert [(event.text, [e.token for e in event.logprobs]) for event in events if isinstance(event, TextDelta)] == [
+        ("Hel", [0]),
+        (" ", []),
+        ("ENlo", [6, 7, 1]),
+    ]
+
+
+@pytest.mark.parametrize("stop", [(), ("END",), ("o ",), ("\n\n",), ("!",)])
+def test_the_bytes_of_the_entries_are_the_text(
+    make_request: Callable[..., GenerationRequest], stop: tuple[str, ...]
+) -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        tokens = [rng.randrange(12) for _ in range(rng.randrange(1, 9))]
+        if rng.random() < 0.5:
+            tokens.append(12)
+        events, reply = read_words(make_request, tokens, stop=stop)
+        if reply.reason is None:
+            continue
+        joined = b"".join(entry.piece for entry in entries(events))
+        assert joined.decode("utf-8", "replace") == shown(events), tokens
+        n_text = n_entries = 0
+        for event in events:
+            if isinstance(event, TextDelta):
+                n_text += len(event.text.replace("\ufffd", "").encode())
+                n_entries += sum(len(entry.piece.replace(b"\xff", b"")) for entry in event.logprobs)
+        assert n_entries >= n_text
+
+
+def test_reasoning_and_calls_have_no_entries(
+    tokenizer: FakeTokenizer, make_request: Callable[..., GenerationRequest]
+) -> None:
+    tokens = tokenizer.encode("<think>aa</think>a<tool_call>a</tool_call>a<tool_call>!a</tool_call>", special=True)
+    reply = Reply(make_request(logprobs=0, parser=ChannelParser()), tokenizer, 1000)
+    events: list[Event] = []
+    for place, token in enumerate(tokens):
+        events += reply.feed((token,), (Score(float(-place), ()),))
+    content = "a" + "a" + "<tool_call>!a</tool_call>"
+    assert shown(events) == content
+    assert b"".join(entry.piece for entry in entries(events)).decode() == content
+    assert [entry.logprob for entry in entries(events)] == [-4, -8, -9, -10, -11, -12]
+
+
+def test_token_ids_come_before_their_text(read: Read) -> None:
+    events, _ = read([*b"ab", IM_END], return_token_ids=True, per_step=2)
+    assert events == [TokenIds(tuple(b"ab")), TextDelta("ab"), TokenIds((IM_END,))]
+    events, _ = read([*b"ab", IM_END, *b"cd"], return_token_ids=True, per_step=9)
+    assert events[0] == TokenIds((*b"ab", IM_END))
+
+
+def test_reasoning_must_close_when_its_budget_is_used_up(read: Read) -> None:
+    def must(text: bytes, **options: Any) -> bool:
+        tokens = [THINK, *text]
+        return read(tokens, parser=ChannelParser(), **options)[1].must_close
+
+    assert not must(b"ab")
+    assert not must(b"a", reasoning_budget=3)
+    assert must(b"ab", reasoning_budget=3)
+    assert must(b"abc", reasoning_budget=3)
+    assert not must(b"a\xc3", reasoning_budget=3)  # in the middle of a character
+    assert must(b"a\xc3\xa9", reasoning_budget=3)
+    assert not read([THINK, *b"abc", END_THINK, *b"d"], parser=ChannelParser(), reasoning_budget=3)[1].must_close
+    assert not read([THINK, *b"abc"], parser=ChannelParser(), reasoning_budget=3, budget=4)[1].must_close
+
+
+def test_a_budget_of_nothing_ends_the_reply_at_once(read: Read, make_request: Callable[..., GenerationRequest]) -> None:
+    reply = Reply(make_request(), Words(), 0)
+    assert reply.feed(()) == []
+    assert (reply.reason, reply.n_tokens) == ("length", 0)

@@ -53,7 +53,7 @@ def test_within_the_grace_running_ones_finish_and_waiting_ones_fail(
         gate.open()
         finish = last(running)
         assert isinstance(finish, Finish)
-        assert finish.usage.completion_tokens == 4
+        assert finish.usage.completion_tokens == 3
         stopped.result(60)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lmhub import native
 from lmhub.errors import GenerationError
-from lmhub.sampling import Sampler, uniform
+from lmhub.sampling import LOWEST, Sampler, score, uniform
 from lmhub.types import SamplingParams
 
 INF = float("inf")
@@ -21,7 +21,8 @@ INF = float("inf")
 def draw(logits: Any, index: int = 0, counts: dict[int, int] | None = None, suppressed: Any = (), **params: Any) -> int:
     row, counts = np.asarray(logits, np.float32), counts or {}
     ids, times = (np.array(list(a), np.int32) for a in (counts.keys(), counts.values()))
-    return Sampler(len(row)).sample(row, SamplingParams(**params), index, ids, times, np.array(suppressed, np.int32))
+    forbidden, bias = np.array(suppressed, np.int32), np.full(len(suppressed), -INF, np.float32)
+    return Sampler(len(row)).sample(row, SamplingParams(**params), index, ids, times, forbidden, bias)
 
 
 def chosen(logits: Any, draws: int = 2000, **params: Any) -> Counter[int]:
@@ -88,13 +89,19 @@ def test_random_rows_agree_with_the_reference(
     suppressed = rng.integers(0, n_vocab, 3).astype(np.int32)
     repeat, presence, frequency = penalties
     params = SamplingParams(temperature, top_k, top_p, min_p, repeat, presence, frequency, seed=seed)
-    masked = row.copy()
+    bias = {int(i): float(rng.uniform(-3, 3)) for i in rng.integers(0, n_vocab, 3)} | dict.fromkeys(
+        map(int, suppressed), -INF
+    )
+    allowed = rng.random(n_vocab) < rng.choice([0.1, 0.9, 1.0])
+    bits = np.packbits(np.pad(allowed, (0, -n_vocab % 32)), bitorder="little").view(np.uint32)
+    masked = np.where(allowed, row, -INF)
     masked[suppressed] = -INF
     if not np.isfinite(masked).any():
         return
     ids, times = np.array(list(counts), np.int32), np.array(list(counts.values()), np.int32)
-    token = Sampler(n_vocab).sample(row, params, 3, ids, times, suppressed)
-    kept, share = distribution(masked, params, counts, {}, None)
+    bias_ids, values = np.array(list(bias), np.int32), np.array(list(bias.values()), np.float32)
+    token = Sampler(n_vocab).sample(row, params, 3, ids, times, bias_ids, values, bits)
+    kept, share = distribution(row, params, counts, bias, allowed)
     at, u = np.cumsum(share), uniform(seed, 3)
     # The kernel's exp is a float: next to a boundary, either neighbour is right.
     near = {int(kept[min(int(np.searchsorted(at, x)), len(kept) - 1)]) for x in (u - 1e-5, u, u + 1e-5)}
@@ -121,6 +128,15 @@ def test_penalties_by_hand() -> None:
     assert draw([4.0, 2.9], counts={1: 1}, presence_penalty=-1.2) == 1
     assert draw([-INF, -9.0], counts={0: 1}, repeat_penalty=2.0, presence_penalty=-2.0) == 1
     assert draw([4.0, 3.0], counts={0: 1, 7: 1, -1: 1}, repeat_penalty=2.0) == 1  # ids beyond the vocabulary
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("penalty", [5e-324, 1e-45, 1e-38])
+def test_penalties_near_zero_free_nothing_and_spoil_nothing(penalty: float, temperature: float) -> None:
+    near: dict[str, Any] = {"repeat_penalty": penalty, "temperature": temperature}
+    assert draw([-INF, 1.0, 0.5], counts={0: 3, 1: 1}, **near) == 1
+    assert draw([2.0, 1.0, 0.5], counts={0: 1, 1: 2}, suppressed=[0], **near) == 1
+    assert draw([2.0, 1.0, -INF], counts={0: 1, 1: 1, 2: 1}, **near) in (0, 1)
 
 
 def test_temperature_comes_before_the_nucleus() -> None:
@@ -175,7 +191,8 @@ def test_suppressed_ids_are_never_drawn() -> None:
     assert set(chosen(np.zeros(4), temperature=1.0)) == {0, 1, 2, 3}
     sampler, row = Sampler(4), np.zeros(4, np.float32)
     none = np.empty(0, np.int32)
-    ids = {sampler.sample(row, SamplingParams(1.0), i, none, none, np.array([2, 0], np.int32)) for i in range(99)}
+    forbidden, bias = np.array([2, 0], np.int32), np.full(2, -INF, np.float32)
+    ids = {sampler.sample(row, SamplingParams(1.0), i, none, none, forbidden, bias) for i in range(99)}
     assert ids == {1, 3}
 
 
@@ -198,6 +215,8 @@ def test_bias_is_added_before_the_mask() -> None:
     assert raw([1.0, 2.0, 3.0], None, {2: -100.0}) == (0, 1)
     assert raw([1.0, 2.0, 3.0], 0b011, {}) == (0, 1)
     assert raw([1.0, 2.0, 3.0], 0b011, {2: 100.0}) == (0, 1)
+    assert raw([1.0, 2.0, 3.0], 0b001, {0: -100.0}) == (0, 0)  # a ban yields where nothing else is left
+    assert raw([1.0, 2.0, 3.0], 0b001, {0: -INF}) == (1, 0)
     assert raw([1.0, 2.0, 3.0], 0, {2: 100.0})[0] == 1
 
 
@@ -223,3 +242,27 @@ def test_the_row_is_left_alone_and_its_shape_is_checked() -> None:
     Sampler(8).sample(row, SamplingParams(0.7, repeat_penalty=1.5), 0, np.array([1], np.int32), np.array([2], np.int32))
     with pytest.raises(ValueError, match=r"float32 \(9,\)"):
         Sampler(9).sample(row, SamplingParams(), 0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1), n_top=st.integers(0, 20))
+def test_log_probabilities_agree_with_the_reference(seed: int, n_top: int) -> None:
+    rng = np.random.default_rng(seed)
+    row = np.round(rng.normal(0, 4, int(rng.integers(1, 3000))), 1).astype(np.float32)  # rounded: many ties
+    row[rng.random(len(row)) < 0.05] = -INF
+    if not np.isfinite(row).any():
+        return
+    token = int(rng.integers(0, len(row)))
+    exact = row.astype(np.float64)
+    exact -= exact.max() + np.log(np.exp(exact - exact.max()).sum())
+    found = score(row, token, n_top)
+    order = np.lexsort((np.arange(len(row)), -row))[:n_top]
+    assert [id for id, _ in found.top] == order.tolist()
+    expected = np.maximum([exact[token], *exact[order]], LOWEST)
+    np.testing.assert_allclose([found.logprob, *(value for _, value in found.top)], expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), INF])
+def test_log_probabilities_of_no_numbers_are_an_error(bad: float) -> None:
+    with pytest.raises(GenerationError, match="not numbers"):
+        score(np.array([0.0, bad, 1.0], np.float32), 0, 1)
