@@ -12,24 +12,42 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from lmhub.chat.lark import input_schema, json_rule, literal, xml_shape_of_input
+from lmhub.types import Tool
+
 _BLANK = re.compile(r"[ \t\r\n]*")
 _CLOSING = {"{": "}", "[": "]"}
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def parse_calls(text: str) -> Sequence[tuple[str, str]] | None:
+def parse_calls(text: str, *, cut: bool = False) -> Sequence[tuple[str, str]] | None:
     """The calls in `text`, what stands between the markers, as (name, JSON text of the arguments object) pairs.
 
     Several objects, one behind the other, are several calls. `parameters` is taken for `arguments`, a string that holds
     an object for the object, and none at all for `{}`. Returns None for anything else, duplicate keys included. Never
-    raises.
+    raises. A text that was `cut` off is not repaired.
     """
-    for candidate in (text, _repaired(text)):
+    for candidate in (text,) if cut else (text, _repaired(text)):
         try:
             return list(_calls(candidate)) or None
         except (ValueError, RecursionError):
             continue
     return None
+
+
+def shape(tool: Tool, rule: str, schema: Mapping[str, Any] | None, exact: bool) -> str:
+    """Lark lines in which `rule` is the text between the markers for one call of `tool`; see `ToolStyle`.
+
+    A custom tool's input is a JSON string that matches its format. A grammar cannot be quoted like that: an `exact`
+    call is written in the XML style then, which `calls.parse_calls` reads as well, and any other takes any text.
+    """
+    arguments: Mapping[str, Any] = {"type": "object"} if schema is None else schema
+    if tool.custom:
+        if exact and tool.format is not None and tool.format.kind == "lark":
+            return xml_shape_of_input(tool, rule)
+        arguments = input_schema(tool)
+    head = f'\n{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
+    return f"{rule}: {literal(head)} {rule}_a {literal('}' + chr(10))}\n{rule}_a: {json_rule(arguments)}\n"
 
 
 def _calls(text: str) -> Iterator[tuple[str, str]]:
@@ -46,13 +64,13 @@ def _members(text: str, at: int) -> tuple[Mapping[str, str], int]:
     """The members of the object at `at` as JSON text by key, and where the object ends. Raises ValueError."""
     if text[at : at + 1] != "{":
         raise ValueError("an object is expected")
-    _, end = _DECODER.raw_decode(text, at)  # checks the whole object first
+    _, end = DECODER.raw_decode(text, at)  # checks the whole object first
     members: dict[str, str] = {}
     at = _skip(text, at + 1)
     while text[at] != "}":
-        key, at = _DECODER.raw_decode(text, at)
+        key, at = DECODER.raw_decode(text, at)
         start = _skip(text, _skip(text, at) + 1)  # behind the colon
-        _, at = _DECODER.raw_decode(text, start)
+        _, at = DECODER.raw_decode(text, start)
         members[key] = text[start:at]
         at = _skip(text, at)
         if text[at] == ",":
@@ -73,7 +91,7 @@ def _arguments(members: Mapping[str, str]) -> str:
     if raw.startswith('"'):
         raw = json.loads(raw).strip() or "null"
         raw.encode()
-        _DECODER.decode(raw)
+        DECODER.decode(raw)
     if raw == "null":
         return "{}"
     if not raw.startswith("{"):
@@ -130,4 +148,4 @@ def _no_constant(name: str) -> NoReturn:
 
 
 # Numbers stay text: they are only looked over, and a long one must not be refused for its length.
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=str, parse_float=str)
+DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=str, parse_float=str)

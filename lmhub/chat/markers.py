@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-Marker = Literal["think", "/think", "call", "/call"]
+Marker = Literal["think", "/think", "call", "/call", "bare"]
 
 
 class MarkerScanner:

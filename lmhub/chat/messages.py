@@ -7,11 +7,13 @@ template's own, because some templates build a control token around them. Knows 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 from lmhub.chat.traced import written
+from lmhub.family import ThinkMarkers
 from lmhub.types import Message, Reasoning, Tool, ToolCall, ToolResult
 
 Turn = dict[str, Any]
@@ -19,12 +21,19 @@ Turn = dict[str, Any]
 _REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
 
 
-def turns_of(messages: Sequence[Message], *, parsed_arguments: bool) -> list[Turn]:
-    """The messages as template dictionaries, every tool result a turn of its own.
+def turns_of(
+    messages: Sequence[Message],
+    *,
+    parsed_arguments: bool,
+    inline: ThinkMarkers | None = None,
+    custom: Collection[str] = (),
+) -> list[Turn]:
+    """The messages as template dictionaries, every tool result a turn of its own behind the calls and in their order.
 
     Call arguments are a mapping if `parsed_arguments`, otherwise the JSON text as it was written. Text that is not a
-    JSON object becomes `{"arguments": text}` where a mapping is needed, so that a call which a model got wrong is
-    replayed, not refused.
+    JSON object becomes `{"arguments": text}` where a mapping is needed (`{"input": text}` for a `custom` tool), so that
+    a call which a model got wrong is replayed, not refused. Reasoning between the markers `inline` is taken out of the
+    text of assistant turns.
     """
     turns: list[Turn] = []
     calls: list[ToolCall] = []  # of the last turn that made any
@@ -36,10 +45,36 @@ def turns_of(messages: Sequence[Message], *, parsed_arguments: bool) -> list[Tur
             turns.append(_result_turn(result, calls, n_results))
             n_results += 1
         if len(results) < len(message.parts) or not results:
-            turns.append(_turn(message, parsed_arguments))
+            turns.append(_turn(message, parsed_arguments, inline, custom))
         if calls_here:
             calls, n_results = calls_here, 0
-    return turns
+    return _in_call_order(_results_first(turns))
+
+
+def told(turns: Sequence[Turn], *, orphans_only: bool = False) -> list[Turn]:
+    """The same for templates without tools: calls and results as texts that say what happened.
+
+    `orphans_only`: only results that do not follow any call, for templates that show no others.
+    """
+    out: list[Turn] = []
+    called = False
+    for turn in turns:
+        called = called if turn["role"] == "tool" else "tool_calls" in turn
+        if orphans_only and (called or turn["role"] != "tool"):
+            out.append(turn)
+        elif turn["role"] == "tool":
+            text = f"<tool_response>\n{turn['content']}\n</tool_response>"
+            if out and out[-1].get("told"):
+                out[-1]["content"] += f"\n{text}"
+            else:
+                out.append({"role": written("user"), "content": text, "told": True})
+        elif "tool_calls" in turn:
+            said = [turn["content"]] if turn["content"] else []
+            plain = {key: value for key, value in turn.items() if key != "tool_calls"}
+            out.append(plain | {"content": "\n".join((*said, *map(_told_call, turn["tool_calls"])))})
+        else:
+            out.append(turn)
+    return [{key: value for key, value in turn.items() if key != "told"} for turn in out]
 
 
 def declared(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
@@ -49,45 +84,102 @@ def declared(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
             "type": "function",
             "function": {"name": tool.name}
             | ({} if tool.description is None else {"description": tool.description})
-            | ({} if tool.parameters is None else {"parameters": tool.parameters}),
+            | ({} if (parameters := _parameters(tool)) is None else {"parameters": parameters}),
         }
         for tool in tools
     ] or None
 
 
-def arrangements(turns: list[Turn]) -> Iterator[list[Turn]]:
+def arrangements(turns: list[Turn], *, fold: bool) -> Iterator[list[Turn]]:
     """`turns` as they are; then, where that differs, in forms that stricter templates accept, the gentlest first.
 
     Second: leading system turns as one, later ones folded where they stand into a user or tool turn, so that the text
-    before them does not change from turn to turn, and neighbouring user turns as one. Third: no system turn at all, its
-    text before the first user turn's.
+    before them does not change from turn to turn, and neighbouring turns of one speaker as one. Third: no system turn
+    at all, its text before the first user turn's. `fold` leaves out the first where a system turn comes late.
     """
-    yield turns
-    folded = _folded(turns)
+    roles = [turn["role"] for turn in turns]
+    n_leading = next((place for place, role in enumerate(roles) if role != "system"), len(roles))
+    if not (fold and "system" in roles[n_leading:]):
+        yield turns
+    folded = _folded(turns, n_leading)
     if folded != turns:
         yield folded
     if folded[0]["role"] == "system" and any(turn["role"] == "user" for turn in folded):
         yield _without_system(folded)
 
 
-def _turn(message: Message, parsed_arguments: bool) -> Turn:
+def _parameters(tool: Tool) -> Mapping[str, Any] | None:
+    if not tool.custom:
+        return tool.parameters
+    described = {"type": "string"}
+    if tool.format is not None:
+        described["description"] = f"Text that matches this {tool.format.kind} grammar:\n{tool.format.source}"
+    return {"type": "object", "properties": {"input": described}, "required": ["input"]}
+
+
+def _results_first(turns: list[Turn]) -> list[Turn]:
+    """The turns with system messages that stand between calls and their results moved behind the results."""
+    out: list[Turn] = []
+    waiting: list[Turn] = []  # system turns behind calls
+    for turn in turns:
+        if turn["role"] == "system" and out and ("tool_calls" in out[-1] or waiting):
+            waiting.append(turn)
+        elif turn["role"] == "tool":
+            out.append(turn)
+        else:
+            out += waiting
+            waiting = []
+            out.append(turn)
+    return out + waiting
+
+
+def _in_call_order(turns: list[Turn]) -> list[Turn]:
+    """The turns with results sorted like their calls.
+
+    Clients that run calls at once (Claude Code) send results as they come in, and most templates show no ids: the model
+    would take one result for the other. A result with an unknown id keeps its place.
+    """
+    out: list[Turn] = []
+    for are_results, group in groupby(turns, lambda turn: bool(turn["role"] == "tool")):
+        run = list(group)
+        if are_results and out:
+            places = {call["id"]: place for place, call in enumerate(out[-1].get("tool_calls", ()))}
+            placed = sorted(enumerate(run), key=lambda item: places.get(item[1]["tool_call_id"], item[0]))
+            run = [turn for _, turn in placed]
+        out += run
+    return out
+
+
+def _turn(message: Message, parsed_arguments: bool, inline: ThinkMarkers | None, custom: Collection[str]) -> Turn:
     turn: Turn = {"role": written(message.role), "content": message.text}
     reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
+    if inline is not None and message.role == "assistant":
+        thought, turn["content"] = _without_reasoning(message.text, inline)
+        reasoning = reasoning or thought
     if reasoning:
         turn["reasoning_content"] = reasoning
-    calls = [_call(part, parsed_arguments) for part in message.parts if isinstance(part, ToolCall)]
+    calls = [_call(part, parsed_arguments, custom) for part in message.parts if isinstance(part, ToolCall)]
     if calls:
         turn["tool_calls"] = calls
     return turn
 
 
-def _call(call: ToolCall, parsed: bool) -> dict[str, Any]:
+def _without_reasoning(text: str, think: ThinkMarkers) -> tuple[str, str]:
+    """Reasoning and content of a text that begins with reasoning, whose opening marker the prompt may have written."""
+    before, marker, after = text.partition(think.close)
+    head, opener, thought = before.partition(think.open)
+    if not marker or (opener and head.strip()):
+        return "", text
+    return (thought if opener else before).strip("\n"), after.lstrip("\n")
+
+
+def _call(call: ToolCall, parsed: bool, custom: Collection[str]) -> dict[str, Any]:
     arguments: Any = call.arguments if call.arguments.strip() else "{}"
     if parsed:
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
         if not isinstance(arguments, Mapping):
-            arguments = {"arguments": call.arguments}
+            arguments = {"input" if call.name in custom else "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
@@ -99,8 +191,13 @@ def _result_turn(result: ToolResult, calls: Sequence[ToolCall], position: int) -
     return {"role": written("tool"), "content": result.content, "tool_call_id": result.call_id, "name": name}
 
 
-def _folded(turns: list[Turn]) -> list[Turn]:
-    n_leading = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
+def _told_call(call: Mapping[str, Any]) -> str:
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {text}}}\n</tool_call>'
+
+
+def _folded(turns: list[Turn], n_leading: int) -> list[Turn]:
     folded: list[Turn] = []
     if n_leading:
         folded.append(turns[0] | {"content": "\n\n".join(turn["content"] for turn in turns[:n_leading])})
@@ -112,9 +209,22 @@ def _folded(turns: list[Turn]) -> list[Turn]:
             folded.append({"role": written("user"), "content": _reminder(turn["content"])})
         elif turn["role"] == before == "user":
             _append(folded, turn["content"])
+        elif turn["role"] == before == "assistant":
+            folded[-1] = _joined_turns(folded[-1], turn)
         else:
             folded.append(turn)
     return folded
+
+
+def _joined_turns(first: Turn, second: Turn) -> Turn:
+    """Two neighbouring assistant turns as one."""
+    both = {**first, **second}
+    for key, gap in (("content", "\n\n"), ("reasoning_content", "\n\n")):
+        if texts := [text for turn in (first, second) if (text := turn.get(key))]:
+            both[key] = gap.join(texts)
+    if calls := [*first.get("tool_calls", ()), *second.get("tool_calls", ())]:
+        both["tool_calls"] = calls
+    return both
 
 
 def _append(turns: list[Turn], text: str) -> None:

@@ -13,25 +13,37 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lmhub.chat.messages import arrangements, declared, turns_of
+from lmhub.chat.forcing import LazyTools, Markers, forced_call, opened_call
+from lmhub.chat.lark import literal
+from lmhub.chat.messages import Turn, arrangements, declared, told, turns_of
 from lmhub.chat.reply import ChannelParser
 from lmhub.chat.template import ChatTemplate, TemplateRefused
 from lmhub.chat.traced import segments, written
+from lmhub.chat.traits import Traits
 from lmhub.errors import ModelFileError, RequestError
 from lmhub.family import ThinkMarkers, ToolStyle
-from lmhub.types import Message, ReplyParser, Text, Tool, ToolCall, ToolResult
+from lmhub.types import GrammarSpec, Message, ReplyParser, Text, Tool, ToolCall, ToolChoice
 
 if TYPE_CHECKING:
     from lmhub.tokenize import Tokenizer
 
-_CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+# For files without a template whose vocabulary has ChatML's tokens; tools as the Hermes convention has them.
+_CHATML = """\
+{% if tools %}{{ '<|im_start|>system\\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content + '\\n\\n' }}\
+{% endif %}{{ '# Tools\\n\\n<tools>' }}{% for tool in tools %}{{ '\\n' ~ (tool | tojson) }}{% endfor %}\
+{{ '\\n</tools>\\n\\nTo call one, reply with\\n<tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>' }}\
+{{ '<|im_end|>\\n' }}{% endif %}\
+{% for message in (messages[1:] if tools and messages[0].role == 'system' else messages) %}\
+{% if message.role == 'tool' %}\
+{{ '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}\
+{% else %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}\
+{% for call in message.tool_calls or [] %}\
+{{ '\\n' if message.content or not loop.first }}{{ '<tool_call>\\n{"name": ' ~ (call.function.name | tojson) }}\
+{{ ', "arguments": ' ~ (call.function.arguments | tojson) ~ '}\\n</tool_call>' }}\
+{% endfor %}{{ '<|im_end|>\\n' }}{% endif %}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 _NO_TEMPLATE = "this model carries no chat template; use the completions API, or a file with tokenizer.chat_template"
-_PROBE = '{"probe": 1}'
+_END = "\ue000end of the prefix {}\ue001"  # stands where the reply is to continue
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +89,10 @@ class ChatFormat:
         tools: ToolStyle | None = None,
     ) -> ChatFormat:
         """The format of a file's `tokenizer.chat_template`; without one, ChatML if the vocabulary has its tokens."""
-        source = metadata.get("tokenizer.chat_template")
+        source = template_source(metadata, tokenizer)
         template: ChatTemplate | ModelFileError | None = None
-        if source is None and {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.specials):
-            source = _CHATML
         try:
-            if isinstance(source, str) and source:
+            if source:
                 template = ChatTemplate(source)
         except ModelFileError as error:
             template = error
@@ -96,25 +106,25 @@ class ChatFormat:
         reasoning: bool | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
+        continue_final: bool = False,
     ) -> Prompt:
         """The prompt for `messages`.
 
-        `reasoning` sets the template's own switch, None leaves it alone; a switch among `template_kwargs` wins. A
-        template that refuses an order of messages gets them rearranged (`messages.arrangements`). Raises RequestError
-        if there is no template, if it refuses all the same (with its own message), and for reserved names in
-        `template_kwargs`.
+        `reasoning` sets the template's own switch; None turns it off, unless the template refuses that. A switch among
+        `template_kwargs` wins. A template that refuses an order of messages gets them rearranged
+        (`messages.arrangements`). `continue_final` ends the prompt right behind the text of the last message, the
+        assistant's. Raises RequestError if there is no template, if it refuses all the same (with its own message), if
+        it cannot continue the last message, and for reserved names in `template_kwargs`.
         """
         template = self._ready()
-        variables = self._variables(template, reasoning, template_kwargs or {})
-        variables |= {"tools": declared(tools), "add_generation_prompt": add_generation_prompt}
-        first: TemplateRefused | None = None
-        for turns in arrangements(turns_of(messages, parsed_arguments=self._wants_mappings)):
-            try:
-                return self._prompt(template.render(variables | {"messages": turns}))
-            except TemplateRefused as error:
-                first = first or error
-        assert first is not None
-        raise first
+        end = None
+        if continue_final:
+            messages, end = _with_end(messages)
+        variables = self._variables(template, template_kwargs or {})
+        variables |= {"tools": declared(tools), "add_generation_prompt": add_generation_prompt and not continue_final}
+        switches = self._switches(template, reasoning, variables)
+        text = self._rendered(template, [{**variables, **switch} for switch in switches], self._turns(messages, tools))
+        return self._prompt(text if end is None else _up_to(text, end))
 
     def parser(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> ReplyParser:
         """A parser for the reply to `prompt`; calls are looked for only if `tools` were declared."""
@@ -122,16 +132,88 @@ class ChatFormat:
             self._tokenizer.token_id,
             think=self._think,
             tools=self._tools if tools else None,
+            offered=tools,
             opens_reasoning=prompt.opens_reasoning,
         )
+
+    def forced(self, tools: Sequence[Tool], choice: ToolChoice) -> GrammarSpec:
+        """A grammar for a reply that is exactly one call of a tool that `choice` allows; see `forcing.forced_call`."""
+        if self._tools is None:
+            raise RequestError("this model has no way to call tools; send the request without tools", "tool_choice")
+        return forced_call(self._tools, tools, choice, self._markers(self._tools))
+
+    def lazy(self, tools: Sequence[Tool]) -> LazyTools | None:
+        """What holds calls to `tools` once the model opens one; None if that cannot be told from a single token."""
+        style = self._tools
+        opener = None if style is None else self._tokenizer.token_id(style.open)
+        if style is None or style.shape is None or opener is None or not tools:
+            return None
+        return opened_call(style, tools, opener, self._markers(style))
+
+    @cached_property
+    def close_ids(self) -> tuple[int, ...]:
+        """The ids that end open reasoning: the closing marker with the line breaks that the template puts around it."""
+        if self._think is None:
+            return ()
+        text = self.traits.closing if isinstance(self._template, ChatTemplate) else self._think.close
+        return tuple(self._tokenizer.encode_segments(((text, True),)))
+
+    @property
+    def close_id(self) -> int | None:
+        """The token that ends reasoning; None if there is no single one."""
+        return None if self._think is None else self._tokenizer.token_id(self._think.close)
+
+    @cached_property
+    def can_switch_reasoning(self) -> bool:
+        """Whether the template has the switch that turns reasoning on and off."""
+        switch = self._think.switch if self._think is not None else None
+        return switch is not None and isinstance(self._template, ChatTemplate) and self._template.mentions(switch)
+
+    @cached_property
+    def traits(self) -> Traits:
+        """What the template does. Raises RequestError if there is none."""
+        return Traits(self._ready(), self._tokens, self._think)
+
+    def _markers(self, style: ToolStyle) -> Markers:
+        texts = (style.open, style.close)
+        ids = map(self._tokenizer.token_id, texts)
+        return Markers(*(literal(text) if id is None else f"<[{id}]>" for text, id in zip(texts, ids, strict=True)))
+
+    def _turns(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Turn]:
+        traits = self.traits
+        with_tools = any(not isinstance(part, Text) for message in messages for part in message.parts)
+        turns = turns_of(
+            messages,
+            parsed_arguments=with_tools and traits.wants_mappings,
+            inline=self._think if traits.leaves_reasoning_inline else None,
+            custom={tool.name for tool in tools if tool.custom},
+        )
+        if any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns):
+            if not traits.shows_tool_turns:
+                return told(turns)
+            if not traits.shows_orphans:
+                return told(turns, orphans_only=True)
+        return turns
+
+    def _rendered(self, template: ChatTemplate, variants: Sequence[Mapping[str, Any]], turns: list[Turn]) -> str:
+        """What the first of the variables and arrangements that the template accepts give."""
+        late = any(turn["role"] == "system" for turn in turns[1:])
+        first: TemplateRefused | None = None
+        for variables in variants:
+            for arranged in arrangements(turns, fold=late and not self.traits.shows_late_system):
+                try:
+                    return template.render({**variables, "messages": arranged})
+                except TemplateRefused as error:
+                    first = first or error
+        assert first is not None
+        raise first
 
     def _ready(self) -> ChatTemplate:
         if isinstance(self._template, ChatTemplate):
             return self._template
         raise RequestError(_NO_TEMPLATE if self._template is None else f"this model cannot chat: {self._template}")
 
-    def _variables(self, template: ChatTemplate, reasoning: bool | None, extra: Mapping[str, Any]) -> dict[str, Any]:
-        variables: dict[str, Any] = dict(self._tokens)
+    def _variables(self, template: ChatTemplate, extra: Mapping[str, Any]) -> dict[str, Any]:
         reserved = template.globals | self._tokens.keys() | {"messages", "tools", "add_generation_prompt"}
         for name in extra:
             if name in reserved:
@@ -139,9 +221,18 @@ class ChatFormat:
                     f"chat_template_kwargs cannot set {name!r}, which the server sets itself; leave it out",
                     param="chat_template_kwargs",
                 )
-        if reasoning is not None and self._think is not None and self._think.switch is not None:
-            variables[self._think.switch] = reasoning
-        return variables | dict(extra)
+        return {**self._tokens, **extra}
+
+    def _switches(
+        self, template: ChatTemplate, reasoning: bool | None, variables: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, bool]]:
+        """The settings of the reasoning switch to try, in this order."""
+        switch = None if self._think is None else self._think.switch
+        if switch is None or switch in variables:
+            return ({},)
+        if reasoning is not None:
+            return ({switch: reasoning},)
+        return ({switch: False}, {}) if self.can_switch_reasoning else ({},)
 
     def _prompt(self, text: str) -> Prompt:
         cut = segments(text)
@@ -149,24 +240,32 @@ class ChatFormat:
         tail = cut[-1][0].rstrip() if cut and cut[-1][1] else ""
         return Prompt(cut, ids, self._think is not None and tail.endswith(self._think.open))
 
-    @cached_property
-    def _wants_mappings(self) -> bool:
-        """Whether call arguments must be parsed for this template.
 
-        Their text is replayed as the model wrote it only where text and mapping come out alike, which keeps the tokens
-        of earlier turns; a template that treats the two differently is written for mappings.
-        """
-        history = (
-            Message("user", (Text("probe"),)),
-            Message("assistant", (ToolCall("call_0", "probe", _PROBE),)),
-            Message("tool", (ToolResult("call_0", "probe"),)),
+def template_source(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:
+    """The text of the template that a model is talked to with; None if it has none."""
+    source = metadata.get("tokenizer.chat_template")
+    if source is None and {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.specials):
+        return _CHATML
+    return source if isinstance(source, str) and source else None
+
+
+def _with_end(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
+    """The messages with a mark behind the text of the last one, and that mark. Raises RequestError."""
+    last = messages[-1] if messages else None
+    if last is None or last.role != "assistant" or any(isinstance(part, ToolCall) for part in last.parts):
+        raise RequestError(
+            "only a last message of the assistant without tool calls can be continued; leave out the continuation",
+            param="messages",
         )
-        variables: dict[str, Any] = dict(self._tokens) | {"tools": None, "add_generation_prompt": True}
-        outcomes: list[str | None] = []
-        for parsed in (True, False):
-            turns = turns_of(history, parsed_arguments=parsed)
-            try:
-                outcomes.append(self._ready().render(variables | {"messages": turns}))
-            except RequestError:
-                outcomes.append(None)
-        return outcomes[0] is not None and outcomes[0] != outcomes[1]
+    said = "".join(message.text for message in messages)
+    end = next(mark for number in range(len(said) + 1) if (mark := _END.format(number)) not in said)
+    return (*messages[:-1], Message(last.role, (*last.parts, Text(end)))), end
+
+
+def _up_to(text: str, end: str) -> str:
+    if text.count(end) != 1:
+        raise RequestError(
+            "this model's chat template cannot leave the last message open; send it without a continuation",
+            param="messages",
+        )
+    return text[: text.index(end)]

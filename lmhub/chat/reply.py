@@ -2,6 +2,7 @@
 
     detect --think--> think --/think--> content <--/call-- call
        '----- text, call ------------------^--- call -----^
+                                           '---> name ----'  a call whose marker the model forgot
 
 One instance reads one reply, token by token. Blanks that may turn out to belong to a marker are held until what follows
 decides; nothing else is. Stop strings, UTF-8 and counting tokens are the engine's business; how a call is written is a
@@ -10,21 +11,29 @@ decides; nothing else is. Stop strings, UTF-8 and counting tokens are the engine
 
 from __future__ import annotations
 
+import codecs
+import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import Literal
+from typing import Any, Literal
 
+from lmhub.chat.calls import raw_input
+from lmhub.chat.eager import Announced, EagerReader
 from lmhub.chat.markers import Marker, MarkerScanner
 from lmhub.family import ThinkMarkers, ToolStyle
-from lmhub.types import Content, ReplyItem, Thought, ToolCallDelta, ToolCallStart
+from lmhub.types import Content, ReplyItem, Thought, Tool, ToolCallDelta, ToolCallStart
 
 MAX_CALL_BYTES = 1 << 20  # of one captured call
 
 _BLANKS = b" \t\r\n"
+_END_OF_FUNCTION = b"</function>"
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+_Utf8 = codecs.getincrementaldecoder("utf-8")
+_MAX_NAME = 256  # bytes of the name in a call without a marker
 
-Mode = Literal["detect", "think", "content", "call"]
-ParseCalls = Callable[[str], Sequence[tuple[str, str]] | None]
+Mode = Literal["detect", "think", "content", "name", "call"]
+Calls = Sequence[tuple[str, str]]
 
 
 class ChannelParser:
@@ -36,40 +45,66 @@ class ChannelParser:
         *,
         think: ThinkMarkers | None = None,
         tools: ToolStyle | None = None,
+        offered: Sequence[Tool] = (),
         opens_reasoning: bool = False,
     ):
-        """`token_id` is the tokenizer's, `opens_reasoning` the prompt's; `tools` is None where no call is expected."""
+        """`token_id` is the tokenizer's, `opens_reasoning` the prompt's; `tools` is None where no call is expected.
+
+        `offered` are the tools that the prompt declares: they type arguments and tell calls without a marker from text.
+        """
         self.reasoning_tokens = 0
+        self.n_calls = 0
         texts: dict[Marker, str] = {}
         if think is not None:
             texts |= {"think": think.open, "/think": think.close}
         if tools is not None:
             texts |= {"call": tools.open, "/call": tools.close}
+            if tools.bare is not None and offered:
+                texts["bare"] = tools.bare
         self._texts = {name: text.encode() for name, text in texts.items()}
         self._scanner = MarkerScanner(texts, token_id)
-        self._parse = _parser_of(tools)
+        self._offered = {tool.name: tool for tool in offered}
+        self._parse = None if tools is None else _imported(tools.parse)
+        eager = tools is not None and tools.eager is not None and any(tool.eager for tool in offered)
+        self._reader: Callable[[Sequence[Tool]], EagerReader] | None = None
+        if eager and tools is not None and tools.eager is not None:
+            self._reader = _imported(tools.eager)
         self._mode: Mode = "think" if opens_reasoning else "content" if think is None else "detect"
+        self.in_reasoning = opens_reasoning
         self._held = b""  # blanks that have not been shown yet
         self._n_newlines = 1 if opens_reasoning else 0  # leading newlines that may still be dropped from the channel
         self._thought = False  # whether anything of this block of reasoning was shown
         self._captured = bytearray()
         self._before = b""  # the blanks that preceded the capture
-        self._n_calls = 0
+        self._bare = False  # whether the capture began without a marker
+        self._closes_late = False  # whether a call without a marker has just ended, so that its closing one is no text
+        self._doubtful: int | None = None  # where in the capture a closing marker was taken for part of a value
+        self._eager: EagerReader | None = None  # of the capture
+        self._utf8 = _Utf8("replace")
+        self._n_started = 0  # calls that were announced; `n_calls` of them are complete
         self._out: list[ReplyItem] = []
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
         """What `token` completes. Never raises."""
-        thinking = self._mode == "think"
+        thinking = self.in_reasoning
         self._take(self._scanner.feed(token, piece))
-        self.reasoning_tokens += thinking or self._mode == "think"
+        self.in_reasoning = self._mode == "think"
+        self.reasoning_tokens += thinking or self.in_reasoning
         return self._drained()
 
-    def finish(self) -> Sequence[ReplyItem]:
-        """What the end of the reply decides: an open call is parsed as it is, held blanks were text."""
+    def finish(self, cut: bool = False) -> Sequence[ReplyItem]:
+        """What the end of the reply decides: an open call is parsed as it is, held blanks were text.
+
+        A call that was `cut` off before it was complete is text, unless it was announced already.
+        """
         self._take(self._scanner.finish())
+        if self._mode == "name":
+            self._name_is_text()
+        if self._mode == "call" and self._doubtful is not None and not self._calls(cut):
+            self._close_earlier()
         if self._mode == "call":
-            self._end_call(closed=False)
-        if self._mode != "think" and not self._n_calls:
+            self._end_call(closed=False, cut=cut)
+        if self._mode != "think" and not self._n_started:
             self._emit(self._held)
         self._held = b""
         return self._drained()
@@ -89,9 +124,11 @@ class ChannelParser:
 
     def _text(self, data: bytes) -> None:
         if self._mode == "call":
+            self._capture(data)
+            return
+        if self._mode == "name":
             self._captured += data
-            if len(self._captured) > MAX_CALL_BYTES:
-                self._flow_back(closed=False)
+            self._match_name()
             return
         while self._n_newlines and data[:1] == b"\n" and self._mode != "detect":
             self._n_newlines -= 1
@@ -105,6 +142,7 @@ class ChannelParser:
                 return
             self._mode = "content"
         self._n_newlines = 0
+        self._closes_late = self._closes_late and not shown
         if self._mode == "content" and self._parse is None:
             shown = self._held + data  # no marker can follow that would make the blanks vanish
         self._emit(shown)
@@ -118,15 +156,20 @@ class ChannelParser:
     # --- markers ---
 
     def _marker(self, marker: Marker) -> None:
+        if self._mode == "name":
+            self._name_is_text()
         if self._mode == "call":
             self._marker_in_call(marker)
         elif marker == "call":
-            self._before = b"" if self._mode == "think" else self._held
-            self._held, self._captured, self._mode = b"", bytearray(), "call"
+            self._open_call("call")
+        elif marker == "bare" and self._mode != "think":
+            self._open_call("name")
         elif marker == "think":
             self._open_reasoning()
         elif marker == "/think":
             self._close_reasoning()
+        elif marker == "/call" and self._closes_late:
+            self._closes_late = False
         else:
             self._literal(marker)
 
@@ -154,44 +197,173 @@ class ChannelParser:
 
     # --- calls ---
 
+    def _open_call(self, mode: Mode) -> None:
+        self._before = b"" if self._mode == "think" else self._held
+        self._held, self._captured, self._mode = b"", bytearray(), mode
+        self._bare, self._closes_late, self._doubtful, self._eager = mode == "name", False, None, None
+        self._n_newlines = 0
+        if mode == "name":
+            self._captured += self._texts["bare"]
+        elif self._reader is not None:
+            self._eager = self._reader(list(self._offered.values()))
+            self._utf8.reset()
+
+    def _match_name(self) -> None:
+        """Decide whether what follows the beginning of a call without marker is the name of a tool."""
+        begun = bytes(self._captured[len(self._texts["bare"]) :])
+        ends = [place for place in (begun.find(b">"), begun.find(b"\n")) if place >= 0]
+        if ends and begun[: min(ends)].strip().decode("utf-8", "replace") in self._offered:
+            captured, before = bytes(self._captured), self._before
+            self._mode = "content"
+            self._held = before
+            self._open_call("call")
+            self._bare = True
+            self._capture(captured)
+        elif ends or len(begun) > _MAX_NAME:
+            self._name_is_text()
+
+    def _name_is_text(self) -> None:
+        data, self._held = bytes(self._captured), self._before
+        self._mode, self._captured = "content", bytearray()
+        head = len(self._texts["bare"])
+        self._emit(self._held + data[:head])
+        self._held = b""
+        self._text(data[head:])
+
+    def _capture(self, data: bytes) -> None:
+        before = len(self._captured)
+        self._captured += data
+        if self._bare and (end := self._bare_end(before)) is not None:
+            extra = len(self._captured) - end
+            rest = bytes(self._captured[end:])
+            del self._captured[end:]
+            self._read_eagerly(data[: len(data) - extra])
+            self._end_call(closed=False)
+            self._closes_late = True
+            self._text(rest)
+            return
+        self._read_eagerly(data)
+        if len(self._captured) > MAX_CALL_BYTES:
+            self._end_call(closed=False, cut=True)
+
+    def _bare_end(self, before: int) -> int | None:
+        """Where a call without marker ends: behind a closing tag up to which it can be read, whole parameters only."""
+        at = max(0, before - len(_END_OF_FUNCTION))
+        while (at := self._captured.find(_END_OF_FUNCTION, at)) >= 0:
+            end = at + len(_END_OF_FUNCTION)
+            body = bytes(self._captured[:at]).rstrip()
+            if body.endswith(b"</parameter>") or body.count(b"<") == 1:
+                return end
+            at = end
+        return None
+
+    def _read_eagerly(self, data: bytes) -> None:
+        if self._eager is not None:
+            self._hand_on(self._eager.feed(self._utf8.decode(data)))
+
+    def _hand_on(self, items: Iterable[Announced | str]) -> None:
+        for item in items:
+            if isinstance(item, Announced):
+                self._start(item.tool.name)
+            elif item:
+                self._out.append(ToolCallDelta(self._n_started - 1, item))
+
+    def _start(self, name: str) -> bool:
+        custom = name in self._offered and self._offered[name].custom
+        self._out.append(ToolCallStart(self._n_started, f"call_{secrets.token_hex(12)}", name, custom))
+        self._n_started += 1
+        return custom
+
     def _marker_in_call(self, marker: Marker) -> None:
         if marker == "/call":
-            self._end_call(closed=True)
-        elif marker == "call" and self._captured.rstrip().endswith(b"}") and self._calls():
+            if self._inside_value():
+                self._doubtful = len(self._captured) if self._doubtful is None else self._doubtful
+                self._text(self._texts[marker])
+            else:
+                self._end_call(closed=True)
+        elif marker == "call" and self._captured.rstrip().endswith((b"}", b"</function>")) and self._calls():
             self._end_call(closed=False)
             self._marker("call")
         else:
             self._text(self._texts[marker])
 
-    def _calls(self) -> Sequence[tuple[str, str]] | None:
+    def _inside_value(self) -> bool:
+        """Whether a closing marker in the middle of a line belongs to a value that mentions it."""
+        tail = self._captured.rstrip(b" ")
+        if not tail or tail.endswith((b"\n", b"}", b">", b"]")):
+            return False
+        text = self._captured.decode("utf-8", "replace")
+        if text.lstrip().startswith("<"):
+            return text.rfind("<parameter=") > text.rfind("</parameter>")
+        return _ESCAPED.sub("", text).count('"') % 2 == 1
+
+    def _close_earlier(self) -> None:
+        """The closing marker that was taken for part of a value was one after all: no value went on behind it."""
+        assert self._doubtful is not None
+        rest = bytes(self._captured[self._doubtful + len(self._texts["/call"]) :])
+        captured = bytes(self._captured)
+        del self._captured[self._doubtful :]
+        if not self._calls():
+            self._captured[:] = captured
+            return
+        self._eager = None if self._eager is None or not self._eager.announced else self._eager
+        self._end_call(closed=True)
+        self._text(rest)
+
+    def _calls(self, cut: bool = False) -> Calls | None:
+        return self._parsed(self._captured.decode("utf-8", "replace"), cut)
+
+    def _parsed(self, text: str, cut: bool = False) -> Calls | None:
         assert self._parse is not None
         try:
-            return self._parse(self._captured.decode("utf-8", "replace"))
+            calls: Calls | None = self._parse(text, list(self._offered.values()), cut)
         except Exception:  # a parser from a plugin; the reply must go on
             return None
+        return calls
 
-    def _end_call(self, *, closed: bool) -> None:
-        calls = self._calls()
+    def _end_call(self, *, closed: bool, cut: bool = False) -> None:
+        eager, self._eager = self._eager, None
+        if eager is not None:
+            self._hand_on(eager.feed(self._utf8.decode(b"", True)))
+            if eager.announced:
+                self._end_announced(eager, closed, cut)
+                return
+        calls = self._calls(cut)
         if not calls:
             self._flow_back(closed=closed)
             return
         self._mode = "content"
+        self._put_calls(calls)
+
+    def _put_calls(self, calls: Calls) -> None:
         for name, arguments in calls:
-            self._out.append(ToolCallStart(self._n_calls, f"call_{secrets.token_hex(12)}", name))
-            self._out.append(ToolCallDelta(self._n_calls, arguments))
-            self._n_calls += 1
+            index = self._n_started
+            custom = self._start(name)
+            self._out.append(ToolCallDelta(index, raw_input(arguments) if custom else arguments))
+        self.n_calls = self._n_started
+
+    def _end_announced(self, eager: EagerReader, closed: bool, cut: bool) -> None:
+        """Announced calls stay calls; what is behind them in the same region is read as usual."""
+        self._hand_on(eager.finish())
+        self._mode, self.n_calls = "content", self._n_started
+        rest = eager.rest.strip().lstrip(",;")
+        if not rest:
+            return
+        if calls := self._parsed(rest, cut):
+            self._put_calls(calls)
+        else:
+            self._out.append(Content(rest.encode() + (self._texts["/call"] if closed else b""), literal=True))
 
     def _flow_back(self, *, closed: bool) -> None:
         """What was captured is no call: show it as it came, markers and blanks included."""
         self._mode = "content"
         self._emit(self._before)
-        data = self._texts["call"] + self._captured + (self._texts["/call"] if closed else b"")
+        opener = b"" if self._bare else self._texts["call"]
+        data = opener + self._captured + (self._texts["/call"] if closed else b"")
         self._out.append(Content(data, literal=True))
 
 
-def _parser_of(style: ToolStyle | None) -> ParseCalls | None:
-    if style is None:
-        return None
-    module, _, function = style.parse.partition(":")
-    parse: ParseCalls = getattr(import_module(module), function)
-    return parse
+def _imported(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found

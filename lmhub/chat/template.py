@@ -7,6 +7,7 @@ gives text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
@@ -115,7 +116,12 @@ class ChatTemplate:
         except Exception as error:  # whatever a hostile source makes the compiler raise
             raise ModelFileError(f"the chat template does not compile ({_told(error)}); use another file") from error
         self._environment = environment
+        self._source = source
         self.globals = frozenset(environment.globals)
+
+    def mentions(self, name: str) -> bool:
+        """Whether the source speaks of a variable of that name."""
+        return re.search(rf"\b{re.escape(name)}\b", self._source) is not None
 
     def render(self, variables: Mapping[str, Any], work: int = MAX_WORK) -> str:
         """The text that the template makes of `variables`; `traced.segments` tells its markup from everything else.

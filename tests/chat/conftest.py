@@ -42,7 +42,7 @@ def load_format(shared: Path) -> Callable[..., tuple[ChatFormat, Tokenizer]]:
         if template is not None:
             source = (shared / "zoo" / folder / template).read_text()
             metadata = {**metadata, "tokenizer.chat_template": source}
-        think = ThinkMarkers() if tokenizer.token_id("<think>") is not None else None
+        think = ThinkMarkers(switch=None) if tokenizer.token_id("<think>") is not None else None
         return ChatFormat.from_metadata(metadata, tokenizer, think=think, tools=HERMES), tokenizer
 
     return load

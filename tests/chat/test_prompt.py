@@ -63,6 +63,7 @@ REMINDER = "<system-reminder>\nlate\n</system-reminder>"
         ),
         (STRICT + ALL, [say("user", "a"), say("system", REMINDER)], f"[user:a\n\n{REMINDER}]"),
         (STRICT + ALL, [say("user", "a"), say("user", "b", "c")], "[user:a\n\nbc]"),
+        (STRICT + ALL, [say("user", "a"), say("assistant", "b"), say("assistant", "c")], "[user:a][assistant:b\n\nc]"),
         (NO_SYSTEM + ALL, [say("system", "a"), say("user", "b")], "[user:a\n\nb]"),
     ],
 )
@@ -71,8 +72,9 @@ def test_a_template_that_refuses_an_order_is_helped(source, messages, text):
 
 
 def test_what_cannot_be_helped_is_refused_with_the_first_message():
+    user_first = "{% if messages[0].role != 'user' %}{{ raise_exception('bad order') }}{% endif %}"
     with pytest.raises(RequestError, match="bad order"):
-        format_of(STRICT).render([say("assistant", "a"), say("assistant", "b")])
+        format_of(user_first).render([say("assistant", "a"), say("assistant", "b")])
     with pytest.raises(RequestError, match="no system role"):
         format_of(NO_SYSTEM).render([say("system", "a")])
 
@@ -82,9 +84,17 @@ def test_a_late_system_text_stays_behind_the_tool_results():
     turns = turns_of(
         [say("user", "a"), call, Message("tool", (ToolResult("c", "r"),)), say("system", "late")], parsed_arguments=True
     )
-    folded = list(arrangements(turns))[1]
+    folded = list(arrangements(turns, fold=False))[1]
+    assert next(arrangements(turns, fold=True)) == folded
     assert [turn["role"] for turn in folded] == ["user", "assistant", "tool"]
     assert folded[2]["content"] == f"r\n\n{REMINDER}"
+
+
+def test_tool_results_are_sorted_like_their_calls():
+    calls = tuple(ToolCall(str(place), "f", "{}") for place in range(3))
+    results = [Message("tool", (ToolResult(id, id),)) for id in ("2", "?", "0")]
+    turns = turns_of([Message("assistant", calls), *results], parsed_arguments=True)
+    assert [turn["content"] for turn in turns if turn["role"] == "tool"] == ["0", "?", "2"]
 
 
 def test_tool_results_know_the_name_of_their_call():
@@ -101,8 +111,10 @@ def test_tool_results_know_the_name_of_their_call():
     assert turns[0]["tool_calls"][1]["function"]["arguments"] == {}
 
 
-CALLS = "{% for m in messages %}{% for c in m.tool_calls or [] %}"
-ENDS = "{% endfor %}{% endfor %}"
+CALLS = (
+    "{% for m in messages %}{{ m.content if m.role == 'tool' }}{% for c in m.tool_calls or [] %}{{ c.function.name }}("
+)
+ENDS = "){% endfor %}{% endfor %}"
 EITHER = (
     CALLS + "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}" + ENDS
 )
@@ -123,7 +135,7 @@ MAPPING = CALLS + "{% for k, v in c.function.arguments | items %}{{ k }}={{ v }}
 )
 def test_call_arguments(source, arguments, text):
     messages = [say("user", "a"), Message("assistant", (ToolCall("c", "f", arguments),))]
-    assert format_of(source).render(messages).text == text
+    assert format_of(source).render(messages).text == f"f({text})"
 
 
 def test_begin_of_sequence_is_written_once():
@@ -138,7 +150,8 @@ def test_reasoning_switch_and_where_the_reply_starts():
     )
     chat = format_of(source, think=ThinkMarkers())
     messages = [say("user", "x")]
-    assert not chat.render(messages).opens_reasoning
+    assert chat.can_switch_reasoning
+    assert chat.render(messages) == chat.render(messages, reasoning=False)  # off unless it is asked for
     assert chat.render(messages, reasoning=True).opens_reasoning
     off = chat.render(messages, reasoning=False)
     assert off.text == "a<think></think>" and not off.opens_reasoning

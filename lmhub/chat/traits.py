@@ -1,0 +1,97 @@
+"""What a chat template does, found out by rendering small conversations with it.
+
+Templates say nothing about themselves, and reading their source would mean guessing; so they are asked. Every question
+is put once per model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from lmhub.chat.messages import Turn, arrangements, turns_of
+from lmhub.chat.template import ChatTemplate
+from lmhub.errors import RequestError
+from lmhub.family import ThinkMarkers
+from lmhub.types import Message, Reasoning, Text, ToolCall, ToolResult
+
+_USER = Message("user", (Text("probe-u"),))
+_MORE = Message("user", (Text("probe-v"),))
+
+
+class Traits:
+    """The habits of one template. `tokens` are the variables that it always gets."""
+
+    def __init__(self, template: ChatTemplate, tokens: Mapping[str, Any], think: ThinkMarkers | None):
+        self._template = template
+        self._tokens = tokens
+        self._think = think
+
+    @cached_property
+    def wants_mappings(self) -> bool:
+        """Whether call arguments must be parsed for this template.
+
+        Their text is replayed as the model wrote it only where text and mapping come out alike, which keeps the tokens
+        of earlier turns; a template that treats the two differently is written for mappings.
+        """
+        mapping, text = (self._rendered(*_history('{"probe": 1}'), parsed=parsed) for parsed in (True, False))
+        return mapping is not None and mapping != text
+
+    @cached_property
+    def shows_tool_turns(self) -> bool:
+        """Whether calls and their results appear in the prompt."""
+        text = self._rendered(*_history('{"probe_key": "probe-value"}'), parsed=self.wants_mappings)
+        return text is not None and all(part in text for part in ("probe_name", "probe-value", "probe-result"))
+
+    @cached_property
+    def shows_orphans(self) -> bool:
+        """Whether a result appears that does not follow any call."""
+        text = self._rendered(_USER, Message("tool", (ToolResult("call_0", "probe-result"),)))
+        return text is not None and "probe-result" in text
+
+    @cached_property
+    def shows_late_system(self) -> bool:
+        """Whether a system message in the middle of a conversation is accepted, and appears where it stands."""
+        said = Message("assistant", (Text("probe-a"),))
+        text = self._rendered(_USER, said, Message("system", (Text("probe-s"),)), _MORE, as_is=True)
+        return text is not None and text.find("probe-a") < text.find("probe-s") < text.find("probe-v")
+
+    @cached_property
+    def leaves_reasoning_inline(self) -> bool:
+        """Whether reasoning that a client left in the text of an earlier turn would be shown as its content."""
+        if self._think is None:
+            return False
+        inline = f"{self._think.open}\nprobe-r\n{self._think.close}\n\nprobe-a"
+        text = self._rendered(_USER, Message("assistant", (Text(inline),)), _MORE)
+        return text is not None and "probe-r" in text
+
+    @cached_property
+    def closing(self) -> str:
+        """What the template writes between a turn's reasoning and its content, the closing marker included."""
+        assert self._think is not None
+        close = self._think.close
+        said = Message("assistant", (Reasoning("probe-r"), Text("probe-a")))
+        text = self._rendered(_USER, said) or ""
+        found = re.search(rf"probe-r(\s*{re.escape(close)}\s*)probe-a", text)
+        return found[1] if found else f"\n{close}\n\n"
+
+    def _rendered(self, *messages: Message, parsed: bool = True, as_is: bool = False) -> str | None:
+        """The prompt, or None if the template refuses these messages, rearranged as well unless `as_is`."""
+        variables = {**self._tokens, "tools": None, "add_generation_prompt": False}
+        turns: list[Turn] = turns_of(messages, parsed_arguments=parsed)
+        for arranged in (turns,) if as_is else arrangements(turns, fold=False):
+            try:
+                return self._template.render({**variables, "messages": arranged})
+            except RequestError:
+                continue
+        return None
+
+
+def _history(arguments: str) -> tuple[Message, ...]:
+    return (
+        _USER,
+        Message("assistant", (ToolCall("call_0", "probe_name", arguments),)),
+        Message("tool", (ToolResult("call_0", "probe-result"),)),
+    )
