@@ -35,7 +35,7 @@ def print_summary(out: Console, models: Descriptions, address: str, server: Serv
         out.print()
         out.print(facts([("memory", _total(models)), *common]))
     out.print()
-    out.print(_example(where, models[0][0], server.api_key is not None))
+    out.print(_example(where, models[0][0], bool(server.api_keys)))
     if warning := exposure(server):
         out.print()
         out.print(warning, style="yellow")
@@ -44,7 +44,7 @@ def print_summary(out: Console, models: Descriptions, address: str, server: Serv
 
 def exposure(server: ServerSettings) -> str:
     """A warning where other machines can reach a server that asks for no key, or nothing."""
-    if server.api_key is not None or server.host.startswith("127.") or server.host in ("localhost", "::1"):
+    if server.api_keys or server.host.startswith("127.") or server.host in ("localhost", "::1"):
         return ""
     return f"Warning: {server.host} can be reached from other machines, and there is no key; add --api-key KEY."
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,60 +17,130 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from lmhub.dialect import Dialect
+from lmhub.dialect import Dialect, Page
 from lmhub.errors import LmhubError, PluginError
 from lmhub.hub import Hub
-from lmhub.server import builtin
+from lmhub.server.absent import ABSENT, Absent
 from lmhub.server.auth import KeyCheck
+from lmhub.server.body import read_request
+from lmhub.server.builtin import Builtin
+from lmhub.server.cors import Cors
 from lmhub.server.endpoint import Answer, Endpoint
 from lmhub.server.envelopes import Envelopes
-from lmhub.server.gate import Gate
-from lmhub.server.generate import PING_S, Generate
+from lmhub.server.gate import Answered, Gate
+from lmhub.server.generate import Generate
 from lmhub.server.guard import HostGuard
 from lmhub.server.health import ALIVE_PATHS, READY_PATHS, Health
 from lmhub.server.http_errors import HttpError, MethodNotAllowed, UnknownEndpoint
+from lmhub.server.introspection import Introspection
+from lmhub.server.metrics import Metrics
 from lmhub.server.models import Models
+from lmhub.server.names import Names
+from lmhub.server.openapi import description
 from lmhub.server.state import ServerState
-from lmhub.server.wire import error_headers, openai_error
+from lmhub.server.tokens import TokenService
+from lmhub.server.wire import error_headers, send_json, to_json
 from lmhub.settings import ServerSettings
 
 log = logging.getLogger("lmhub.server")
 
 
 def create_app(
-    hub: Hub, settings: ServerSettings, state: ServerState | None = None, *, ping_s: float = PING_S
+    hub: Hub, settings: ServerSettings, state: ServerState | None = None, *, ping_s: float | None = None
 ) -> Starlette:
     """The HTTP application of `hub`. Every route is served with and without `/v1` (see gate.py).
 
     Without a `state` the models must have been loaded, and the application is ready as soon as it is started; it may be
-    mounted in any ASGI server, and its lifespan calls the start-up and shutdown hooks. `ping_s`: seconds of silence
-    after which a stream gets a ping. Raises PluginError when two dialects claim one route.
+    mounted in any ASGI server, and its lifespan calls the start-up and shutdown hooks. `ping_s` replaces the setting.
+    Raises PluginError when two dialects claim one route.
     """
     state = state or ServerState(phase="ready")
-    dialects = _dialects(hub)
+    settings = settings if ping_s is None else replace(settings, ping_s=ping_s)
+    dialects = _dialects(hub, settings)
     envelopes = Envelopes(dialects)
-    key, no_key = KeyCheck(settings.api_key), KeyCheck(None)
-    health, models = Health(hub, state), Models(hub, state)
-
-    def get(path: str, answer: Answer, check: KeyCheck = key) -> Route:
-        return Route(path, Endpoint(answer, openai_error, check), methods=["GET"])
-
-    routes = [get(path, health.ready, no_key) for path in READY_PATHS]
-    routes += [get(path, health.alive, no_key) for path in ALIVE_PATHS]
-    routes += [get("/models", models.list), get("/models/{id:path}", models.one)]
-    for dialect in dialects:
-        generate = Generate(hub, dialect, settings, state, ping_s)
-        endpoint = Endpoint(generate.answer, dialect.error, key)
-        routes += [Route(route, endpoint, methods=["POST"]) for route in dialect.routes]
+    metrics = Metrics(hub)
+    register(hub, metrics, "metrics")
+    routes = _routes(hub, settings, state, dialects, envelopes, metrics)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Gate, guard=HostGuard(settings.host), envelopes=envelopes)],
+        middleware=[
+            Middleware(
+                Gate,
+                guard=HostGuard(settings),
+                envelopes=envelopes,
+                cors=Cors(settings.cors_origin),
+                answered=Answered(routes, metrics),
+            )
+        ],
         lifespan=lambda app: _lifespan(hub),
         exception_handlers={404: _on(envelopes, _unknown), 405: _on(envelopes, _wrong_method)},
     )
     app.router.redirect_slashes = False  # the gate has dealt with slashes
     return app
+
+
+def register(hub: Hub, plugin: object, name: str) -> None:
+    """Register one of the server's own plugins, in the place of that of another application over the same hub."""
+    if hub.plugins.manager.has_plugin(name):
+        hub.plugins.manager.unregister(name=name)
+    hub.plugins.register(plugin, name)
+
+
+def _routes(
+    hub: Hub,
+    settings: ServerSettings,
+    state: ServerState,
+    dialects: Sequence[Dialect],
+    envelopes: Envelopes,
+    metrics: Metrics,
+) -> list[Route]:
+    key, no_key = KeyCheck(settings.api_keys), KeyCheck(())
+
+    def route(method: str, path: str, answer: Answer, check: KeyCheck = key) -> Route:
+        return Route(path, Endpoint(answer, envelopes, check, metrics.failed), methods=[method])
+
+    names = Names(hub, settings)
+    health, models, about = Health(hub, state), Models(hub, names, state), Introspection(names, state)
+    routes = [route("GET", path, health.ready, no_key) for path in READY_PATHS]
+    routes += [route("GET", path, health.alive, no_key) for path in ALIVE_PATHS]
+    routes += [route("GET", "/models", models.list), route("GET", "/models/{id:path}", models.one)]
+    routes += [route("GET", "/props", about.props), route("GET", "/slots", about.slots)]
+    described = to_json(description(dialects))
+    routes.append(route("GET", "/openapi.json", partial(_document, described)))
+    if settings.metrics:
+        routes.append(route("GET", "/metrics", metrics.show, no_key if settings.metrics_open else key))
+    for dialect in dialects:
+        generate = Generate(hub, dialect, settings, state)
+        routes += [route("POST", path, generate.answer) for path in dialect.routes]
+        routes += [route("POST", path, generate.count) for path in dialect.count_routes]
+    routes += [route(method, path, Absent(reason).answer) for (method, path), reason in ABSENT.items()]
+    for dialect in dialects:
+        routes += [route(page.method, page.path, partial(_page, page, state)) for page in dialect.pages]
+        if "/chat/completions" in dialect.routes:
+            for path, work in TokenService(names, dialect, settings).routes.items():
+                routes.append(route("POST", path, partial(_work, work, settings, state)))
+    return routes
+
+
+async def _document(body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    await send_json(send, 200, body)
+
+
+async def _work(work: Callable[[bytes], bytes], settings: ServerSettings, state: ServerState, *asgi: Any) -> None:
+    """Answer with what `work` makes of the body, on another thread."""
+    scope, receive, send = asgi
+    state.check()
+    with state.admitted(settings.conns):
+        body = await read_request(scope, receive, settings.max_body)
+        await send_json(send, 200, await asyncio.to_thread(work, body))
+
+
+async def _page(page: Page, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
+    state.check()
+    query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    await send_json(send, 200, page.answer(scope["path_params"], query))
 
 
 @asynccontextmanager
@@ -88,15 +163,14 @@ def call_shutdown(hub: Hub) -> None:
         log.exception("a plugin failed at shutdown")
 
 
-def _dialects(hub: Hub) -> list[Dialect]:
+def _dialects(hub: Hub, settings: ServerSettings) -> list[Dialect]:
     """All dialects that plugins and the core bring. Raises PluginError when two claim one route."""
-    if not hub.plugins.manager.has_plugin("builtin"):
-        hub.plugins.register(builtin, "builtin")
+    register(hub, Builtin(settings), "builtin")
     found: list[Dialect] = []
     owners: dict[str, str] = {}
     for plugin, dialects in hub.plugins.call_each("lmhub_dialects"):
         for dialect in dialects:
-            for route in dialect.routes:
+            for route in (*dialect.routes, *dialect.count_routes):
                 if route in owners:
                     both = f"plugins {owners[route]} and {plugin} both serve POST {route}"
                     raise PluginError(f"{both}; leave one out with --block {plugin}")
@@ -128,7 +202,7 @@ def _on(
     def handler(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         described: LmhubError = describe(request, error)
-        body = envelopes.frame(request.scope["path"], described)
+        body = envelopes.of(request.scope["path"], request.scope["headers"])(described)
         headers = dict(error_headers(described))
         return Response(body, described.status, headers, media_type="application/json")
 

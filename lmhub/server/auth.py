@@ -1,4 +1,4 @@
-"""The API key. One key, three headers in which clients send it, one comparison that takes as long for every guess."""
+"""The API keys: three headers in which clients send one, and a comparison that takes as long for every guess."""
 
 from __future__ import annotations
 
@@ -8,27 +8,34 @@ import re
 from collections.abc import Iterable, Iterator
 
 from lmhub.errors import AuthenticationError
+from lmhub.server.owner import OWNER
 
 _BEARER = re.compile(rb"bearer +(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class KeyCheck:
-    """Checks requests against `key`; with None every request passes, whatever it sends."""
+    """Checks requests against `keys`; without any every request passes, whatever it sends."""
 
-    def __init__(self, key: str | None):
-        self._digest = None if key is None else hashlib.sha256(key.encode()).digest()
+    def __init__(self, keys: Iterable[str]):
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raise AuthenticationError unless one of the headers carries the key; a stale one beside it does no harm."""
-        if self._digest is None:
+        """Raise AuthenticationError unless one of the headers carries a key; a stale one beside it does no harm.
+
+        From here on OWNER says whose request it is.
+        """
+        if not self._digests:
+            OWNER.set("")
             return
         # Digests have one length, so the comparison says nothing about the length of the key either.
-        matches = [hmac.compare_digest(hashlib.sha256(key).digest(), self._digest) for key in _presented(headers)]
-        if not any(matches):
+        given = [hashlib.sha256(key).digest() for key in _presented(headers)]
+        matches = [digest for one in given for digest in self._digests if hmac.compare_digest(one, digest)]
+        if not matches:
             raise AuthenticationError(
                 "this server wants its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`; "
-                + ("the key in this request is another one" if matches else "this request has none")
+                + ("the key in this request is another one" if given else "this request has none")
             )
+        OWNER.set(matches[0].hex())
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from lmhub.errors import LmhubError
 from lmhub.server.auth import KeyCheck
 from lmhub.server.body import ClientGone
+from lmhub.server.envelopes import Envelopes
 from lmhub.server.wire import send_error
 
 log = logging.getLogger("lmhub.server")
@@ -18,12 +19,16 @@ Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Endpoint:
-    """An ASGI app. `answer` may raise as long as it has sent nothing; `frame` makes the body of what it raised."""
+    """An ASGI app. `answer` may raise as long as it has sent nothing; the path's envelope holds what it raised.
 
-    def __init__(self, answer: Answer, frame: Callable[[LmhubError], bytes], key: KeyCheck):
+    `failed` is told the kind of every error.
+    """
+
+    def __init__(self, answer: Answer, envelopes: Envelopes, key: KeyCheck, failed: Callable[[str], None]):
         self._answer = answer
-        self._frame = frame
+        self._envelopes = envelopes
         self._key = key
+        self._failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -33,8 +38,12 @@ class Endpoint:
         except ClientGone:
             return
         except LmhubError as error:
-            await send_error(send, receive, error, self._frame(error))
+            await send_error(send, receive, error, self._frame(scope, error))
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             unexpected = LmhubError("the server failed to answer; its log says why")
-            await send_error(send, receive, unexpected, self._frame(unexpected))
+            await send_error(send, receive, unexpected, self._frame(scope, unexpected))
+
+    def _frame(self, scope: Scope, error: LmhubError) -> bytes:
+        self._failed(error.kind)
+        return self._envelopes.of(scope["path"], scope["headers"])(error)

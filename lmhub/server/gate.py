@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
 
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lmhub.server.cors import Cors
 from lmhub.server.envelopes import Envelopes
 from lmhub.server.guard import HostGuard
 from lmhub.server.http_errors import BadFraming, HeadTooLarge, HttpError
+from lmhub.server.metrics import Metrics
+from lmhub.server.request_id import REQUEST_ID
 from lmhub.server.wire import send_error, send_head
 
 HEAD_BYTES = 16 << 10  # of target, names and values
@@ -17,29 +22,61 @@ HEAD_BYTES = 16 << 10  # of target, names and values
 _CLIENT_ID = re.compile(rb"[!-~]{1,128}")
 
 
+class Answered:
+    """Tells the metrics of every answer, under the route that it came from; what is no route counts as "other"."""
+
+    def __init__(self, routes: Sequence[Route], metrics: Metrics):
+        self._paths = {route.path for route in routes}
+        self._metrics = metrics
+
+    def watch(self, path: str, send: Send) -> Send:
+        """`send`, which counts the answer when it begins."""
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.answered(self._route(path), message["status"])
+            await send(message)
+
+        return watched
+
+    def _route(self, path: str) -> str:
+        try:
+            path = plain_path(path)
+        except BadFraming:
+            return "other"
+        return path if path in self._paths else "other"
+
+
 class Gate:
     """ASGI middleware around the router. Routes are matched without `/v1`; see `plain_path`."""
 
-    def __init__(self, app: ASGIApp, guard: HostGuard, envelopes: Envelopes):
+    def __init__(self, app: ASGIApp, guard: HostGuard, envelopes: Envelopes, cors: Cors, answered: Answered):
         self._app = app
         self._guard = guard
         self._envelopes = envelopes
+        self._cors = cors
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer at once, or hand on with the plain path."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        send = _with_request_id(send, _request_id(scope))
+        request_id = _request_id(scope)
+        REQUEST_ID.set(request_id.decode())
+        headers = scope["headers"]
+        ids = [(b"request-id", request_id), (b"x-request-id", request_id)]  # SDKs read the one or the other
+        send = self._answered.watch(scope["path"], send)
+        send = _with_headers(send, [*ids, *self._cors.of(headers)])
         try:
             _check_size(scope)
             path = plain_path(scope["path"])
-            self._guard.check(scope["method"], scope["headers"])
+            self._guard.check(scope["method"], headers)
         except HttpError as error:
-            await send_error(send, receive, error, self._envelopes.frame(scope["path"], error))
+            await send_error(send, receive, error, self._envelopes.of(_guessed_path(scope), headers)(error))
             return
         if scope["method"] == "OPTIONS":
-            await send_head(send, 204, ())
+            await send_head(send, 204, self._cors.preflight(headers))
             await send({"type": "http.response.body", "body": b""})
             return
         await self._app({**scope, "path": path}, receive, send)
@@ -75,13 +112,17 @@ def _request_id(scope: Scope) -> bytes:
     return b"req_" + secrets.token_hex(12).encode()
 
 
-def _with_request_id(send: Send, request_id: bytes) -> Send:
-    """Both spellings: one SDK reads the first, another the second."""
+def _guessed_path(scope: Scope) -> str:
+    try:
+        return plain_path(scope["path"])
+    except BadFraming:
+        return str(scope["path"])
 
-    async def send_with_id(message: Message) -> None:
+
+def _with_headers(send: Send, more: list[tuple[bytes, bytes]]) -> Send:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            ids = [(b"request-id", request_id), (b"x-request-id", request_id)]
-            message = {**message, "headers": [*message["headers"], *ids]}
+            message = {**message, "headers": [*message["headers"], *more]}
         await send(message)
 
-    return send_with_id
+    return send_with_headers

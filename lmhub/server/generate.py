@@ -13,6 +13,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -22,16 +24,17 @@ from lmhub.dialect import Dialect, Encoder, ReplyHead
 from lmhub.errors import GenerationError
 from lmhub.hub import Hub, Served
 from lmhub.loaded import LoadedModel
-from lmhub.server.body import check_headers, read_body
-from lmhub.server.feed import watched
+from lmhub.server.body import read_request
+from lmhub.server.choices import merged
+from lmhub.server.names import Names
+from lmhub.server.resolve import resolved
 from lmhub.server.state import ServerState
 from lmhub.server.wire import SSE_HEADERS, send_head, send_json
 from lmhub.settings import ServerSettings
-from lmhub.types import ChatRequest, Event, Failure, GenerationRequest
+from lmhub.types import ChatRequest, CompletionRequest, Event, Failure, GenerationRequest, Request
 
 log = logging.getLogger("lmhub.server")
 
-PING_S = 15.0
 LARGE_BODY = 32 << 10  # bytes; parsing and tokenizing more than this would hold up everybody's streams
 
 P = ParamSpec("P")
@@ -41,57 +44,116 @@ T = TypeVar("T")
 class Generate:
     """Answers the POST requests of one dialect."""
 
-    def __init__(self, hub: Hub, dialect: Dialect, settings: ServerSettings, state: ServerState, ping_s: float):
+    def __init__(self, hub: Hub, dialect: Dialect, settings: ServerSettings, state: ServerState):
         self._hub, self._dialect = hub, dialect
-        self._settings, self._state, self._ping_s = settings, state, ping_s
+        self._settings, self._state = settings, state
+        self._names = Names(hub, settings)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises LmhubError while nothing has been sent."""
+        await self._admit(
+            scope, receive, self._dialect.parse, lambda request, nbytes: self._reply(request, nbytes, send)
+        )
+
+    async def count(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Say how many tokens the prompt of a request has. Raises LmhubError."""
+        parse = self._dialect.parse_count or self._dialect.parse
+        await self._admit(scope, receive, parse, lambda request, nbytes: self._count(request, nbytes, send))
+
+    async def _admit(
+        self,
+        scope: Scope,
+        receive: Receive,
+        parse: Callable[[bytes], Request],
+        work: Callable[[Request, int], Coroutine[Any, Any, None]],
+    ) -> None:
         self._state.check()
         with self._state.admitted(self._settings.conns):
-            check_headers(scope["headers"], self._settings.max_body)
-            body = await read_body(receive, self._settings.max_body)
-            request = await _aside(len(body), self._dialect.parse, body)
-            await _while_connected(receive, self._reply(request, len(body), send))
+            body = await read_request(scope, receive, self._settings.max_body)
+            request = await _aside(len(body) > LARGE_BODY, parse, body)
+            await _while_connected(receive, work(request, len(body)))
 
-    async def _reply(self, request: ChatRequest, nbytes: int, send: Send) -> None:
-        served = self._hub.acquire(request.model)
+    async def _count(self, request: Request, nbytes: int, send: Send) -> None:
+        served = self._names.served(request.model)
+        assert self._dialect.count is not None
+        request = with_defaults(request, served.model, self._settings)
+        n_tokens = await _aside(nbytes > LARGE_BODY, _count, request, served.model)
+        await send_json(send, 200, self._dialect.count(n_tokens))
+
+    async def _reply(self, request: Request, nbytes: int, send: Send) -> None:
+        served = self._names.served(request.model)
         id = self._dialect.id_prefix + secrets.token_hex(12)
-        generation = await self._prepare(served, request, nbytes, id)
-        head = ReplyHead(id, served.model.id, int(time.time()), _fingerprint(served.model), request)
-        events = watched(self._hub.generate(served, generation), self._ping_s, self._state.cut)
+        request = with_defaults(request, served.model, self._settings)
+        generations = await self._prepare(served, request, nbytes, id)
+        prompts = tuple(one.prompt for one in generations)
+        head = ReplyHead(
+            id,
+            served.model.id,
+            int(time.time()),
+            _fingerprint(served.model),
+            request,
+            prompts,
+            _texts(request, served.model, prompts),
+            generations,
+        )
+        ping_s = self._settings.ping_s if request.ping_s is None else request.ping_s
+        events = merged(generations, partial(self._hub.generate, served), ping_s, self._state.cut)
         async with aclosing(events):
             if request.stream:
                 await _stream(self._dialect.encoder(head), events, send)
             else:
-                await send_json(send, 200, self._dialect.collect(head, await _all(events)))
+                await send_json(send, 200, self._dialect.collect(head, await _all(events, len(generations))))
 
-    async def _prepare(self, served: Served, request: ChatRequest, nbytes: int, id: str) -> GenerationRequest:
-        """The plugins see the request on this thread; the tokenizer sees a large one on another."""
+    async def _prepare(self, served: Served, request: Request, nbytes: int, id: str) -> tuple[GenerationRequest, ...]:
+        """The plugins see the request on this thread; tokenizer and grammar compiler see a heavy one on another."""
         self._hub.validate(served, request)
-        generation = await _aside(nbytes, served.model.prepare, request, id)
-        return self._hub.process(served, generation)
+        heavy = nbytes > LARGE_BODY or served.model.is_heavy(request)
+        generations = await _aside(heavy, _prepared, request, served.model, id)
+        return tuple(self._hub.process(served, one) for one in generations)
 
 
-async def _aside(nbytes: int, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `work` returns; run on another thread if it is about a large body."""
-    if nbytes > LARGE_BODY:
+def _prepared(request: Request, model: LoadedModel, id: str) -> tuple[GenerationRequest, ...]:
+    return model.prepare(resolved(request, model), id)
+
+
+def _texts(request: Request, model: LoadedModel, prompts: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
+    if not (isinstance(request, CompletionRequest) and request.echo_prompt):
+        return ()
+    return tuple(model.tokenizer.decode(ids, special=True) for ids in prompts)
+
+
+def _count(request: Request, model: LoadedModel) -> int:
+    return model.count(resolved(request, model))
+
+
+def with_defaults(request: Request, model: LoadedModel, settings: ServerSettings) -> Request:
+    """`request` with what this server, rather than the client or the model, decides."""
+    if isinstance(request, ChatRequest) and request.reasoning and model.think is None and settings.lenient_reasoning:
+        request = replace(request, reasoning=None, reasoning_budget=None)  # agents ask for effort whatever the model
+    if request.max_tokens is None and settings.default_max_tokens:
+        request = replace(request, max_tokens=settings.default_max_tokens)
+    return request
+
+
+async def _aside(heavy: bool, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `work` returns; run on another thread if it is heavy."""
+    if heavy:
         return await asyncio.to_thread(work, *args, **kwargs)
     return work(*args, **kwargs)
 
 
-async def _stream(encoder: Encoder, events: AsyncIterator[Event | None], send: Send) -> None:
+async def _stream(encoder: Encoder, events: AsyncIterator[tuple[Event, int] | None], send: Send) -> None:
     """Send events as they come. A Failure before the head is raised, a later one is told in the stream."""
     started = False
-    async for event in events:
-        if isinstance(event, Failure) and not started:
-            raise event.error
+    async for item in events:
+        if item is not None and isinstance(item[0], Failure) and not started:
+            raise item[0].error
         try:
-            frame = encoder.ping() if event is None else encoder.event(event)
+            frame = encoder.ping() if item is None else encoder.event(*item)
         except Exception:
             if not started:
                 raise
-            log.exception("a dialect cannot encode %r", event)
+            log.exception("a dialect cannot encode %r", item)
             frame = encoder.event(Failure(GenerationError("the server failed to write this reply; its log says why")))
             await send({"type": "http.response.body", "body": frame})
             return
@@ -102,14 +164,16 @@ async def _stream(encoder: Encoder, events: AsyncIterator[Event | None], send: S
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _all(events: AsyncIterator[Event | None]) -> list[Event]:
-    """All events. Raises what a Failure holds."""
-    seen: list[Event] = []
-    async for event in events:
+async def _all(events: AsyncIterator[tuple[Event, int] | None], n_choices: int) -> list[list[Event]]:
+    """All events of each choice. Raises what a Failure holds."""
+    seen: list[list[Event]] = [[] for _ in range(n_choices)]
+    async for item in events:
+        if item is None:
+            continue
+        event, choice = item
         if isinstance(event, Failure):
             raise event.error
-        if event is not None:
-            seen.append(event)
+        seen[choice].append(event)
     return seen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -21,6 +22,7 @@ class Health:
     def __init__(self, hub: Hub, state: ServerState):
         self._hub = hub
         self._state = state
+        self._started_s = time.monotonic()
 
     async def ready(self, scope: Scope, receive: Receive, send: Send) -> None:
         """200 when requests are taken, else 503."""
@@ -47,5 +49,8 @@ class Health:
             "queue_depth": sum(one.queued for one in stats),
             "busy": sum(one.running for one in stats),
             "slots_total": sum(one.batch for one in stats),
+            "slots_idle": sum(one.batch - one.running for one in stats),
+            "context_length": models[0].n_ctx if models else None,
+            "uptime_s": round(time.monotonic() - self._started_s, 3),
             "version": __version__,
         }

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from lmhub.errors import RequestError
+from lmhub.server.tools_json import custom_arguments
 from lmhub.types import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 
 ROLES: dict[str, Role] = {
@@ -69,10 +70,7 @@ def messages(given: Sequence[InMessage]) -> tuple[Message, ...]:
     """The conversation. Raises RequestError with the param `messages` and the place in the message."""
     if not given:
         _refuse("messages", "is empty; at least one message is required")
-    turns = tuple(_message(message, f"messages[{place}]") for place, message in enumerate(given))
-    if turns[-1].role == "assistant":
-        _refuse(f"messages[{len(turns) - 1}]", "is the assistant's and the last one; end with what is to be answered")
-    return turns
+    return tuple(_message(message, f"messages[{place}]") for place, message in enumerate(given))
 
 
 def _message(given: InMessage, path: str) -> Message:
@@ -127,7 +125,7 @@ def _part(part: InPart, path: str) -> str:
 
 def _call(call: InCall, path: str) -> ToolCall:
     if call.custom is not None:
-        return ToolCall(call.id or "", call.custom.name, call.custom.input or "")
+        return ToolCall(call.id or "", call.custom.name, custom_arguments(call.custom.input or ""))
     if call.function is None:
         _refuse(f"{path}.function", "is missing")
     arguments = call.function.arguments

@@ -1,205 +1,192 @@
 """The request body of Chat Completions. Pure: bytes in, ChatRequest or RequestError out; knows no model.
 
-Every field has one of three fates, and `null` is the same as leaving it out:
-
-- honoured: the fields of `_Body` from `messages` to `think`;
-- refused by name where its loss would change the answer: `_UNSUPPORTED` and the rest of `_Body`;
-- ignored: everything else, whether known (`user`, `metadata`, `store`, `service_tier`, `verbosity`, `prompt_cache_key`,
-  ...) or not, because clients send new bookkeeping with every release.
+`FIELDS` says what becomes of every field: the honoured ones are those of `ChatBody`, and `null` is the same as leaving
+one out.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from lmhub.errors import RequestError
+from lmhub.server.fields import Field, honoured, ignored, refuse, refused, unsupported
+from lmhub.server.grammar_fields import GRAMMAR_TABLE, grammar
 from lmhub.server.json_body import convert, decode_object
 from lmhub.server.openai_chat_messages import InMessage, messages
-from lmhub.types import ChatRequest, Tool
+from lmhub.server.reasoning_fields import (
+    REASONING_TABLE,
+    ReasoningFields,
+    reasoning,
+    reasoning_budget,
+    template_kwargs,
+)
+from lmhub.server.response_format import response_format
+from lmhub.server.sampling_fields import SAMPLING_TABLE, logit_bias, sampling, stops
+from lmhub.server.tools_json import choice_of, tool_of
+from lmhub.settings import ServerSettings
+from lmhub.types import ChatRequest, GrammarSpec, Tool, ToolChoice
 
-Unit = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-RepeatPenalty = Annotated[float, Meta(gt=0, le=4)]
-StopString = Annotated[str, Meta(min_length=1)]
-
-SEEDS = 2**64
-EFFORTS = {"none": False, "minimal": False} | dict.fromkeys(("low", "medium", "high", "xhigh", "max", "default"), True)
+Budget = Annotated[int, Meta(ge=-1)]
 
 
-class _StreamOptions(msgspec.Struct):
+class StreamOptions(msgspec.Struct):
+    """How to stream; what else it holds (`include_obfuscation`) is dropped."""
+
     include_usage: bool | None = None
 
 
-class _Function(msgspec.Struct):
-    name: Annotated[str, Meta(min_length=1)]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+class ReasoningOptions(msgspec.Struct):
+    """OpenRouter's spelling."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+    max_tokens: Budget | None = None
 
 
-class _Tool(msgspec.Struct):
-    type: str | None = None
-    function: _Function | None = None
-
-
-class _Body(msgspec.Struct):
-    """The fields that mean something here. msgspec checks types and ranges; the functions below check the rest."""
+class ChatBody(ReasoningFields, kw_only=True):
+    """The fields that mean something. msgspec checks types and ranges; the functions below check the rest."""
 
     messages: list[InMessage]
     model: str | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Unit | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
-    min_p: Unit | None = None
-    repeat_penalty: RepeatPenalty | None = None
-    repetition_penalty: RepeatPenalty | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    seed: Annotated[int, Meta(ge=-1)] | None = None
-    max_tokens: Annotated[int, Meta(ge=-1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=-1)] | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=4)] | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    tools: list[_Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    enable_thinking: bool | None = None
-    think: bool | None = None
-    # Only the value that changes nothing is accepted of these:
+    max_tokens: Budget | None = None
+    max_completion_tokens: Budget | None = None
     n: Annotated[int, Meta(ge=1)] | None = None
     logprobs: bool | None = None
-    logit_bias: dict[str, Any] | list[Any] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    modalities: list[str] | None = None
+    reasoning_effort: str | None = None
+    reasoning: ReasoningOptions | None = None
+    reasoning_format: str | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    reasoning_format: str | None = None
-    thinking_budget_tokens: int | None = None
-    reasoning_budget: int | None = None
+    modalities: list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    timings_per_token: bool | None = None
 
 
-_UNSUPPORTED = {
-    "functions": "send `tools` instead",
-    "function_call": "send `tool_choice` instead",
-    "audio": "this server answers with text only",
-    "prediction": "leave it out",
-    "web_search_options": "this server has no web search",
-    "top_logprobs": "this server returns no log probabilities",
-    "reasoning": "send `reasoning_effort` instead",
-} | dict.fromkeys(
-    (
-        *("regex", "lark", "grammar", "json_schema", "structured_outputs"),
-        *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    ),
-    "this server does not constrain its output",
-)
+FIELDS: tuple[Field, ...] = (
+    honoured("messages", "the conversation, contents as text or text parts; see below"),
+    honoured("model", "picks the model where several are served; one answers to every name without `--strict-model`"),
+    honoured("max_tokens", "at least 1; -1 or nothing is the rest of the context, or `--default-max-tokens`"),
+    honoured("max_completion_tokens", "wins over `max_tokens`"),
+    honoured("n", "1 to `--max-n` replies; with a seed, reply i uses seed + i"),
+    honoured("logprobs", "log probabilities of the tokens of the content"),
+    honoured("top_logprobs", "0 to 20 alternatives for each token; needs `logprobs`"),
+    honoured("response_format", "`text`, `json_object` (with an optional `schema`) or `json_schema`; it is enforced"),
+    honoured("tools", "`function` and `custom`; other types are refused"),
+    honoured("tool_choice", "`none`, `auto`, `required`, a function or custom tool by name, or `allowed_tools`"),
+    honoured("parallel_tool_calls", "false ends the reply behind its first call"),
+    honoured("reasoning_effort", "`none` and `minimal` switch reasoning off; `low`, `medium`, `high`, `xhigh`, `max` "
+             "and `default` on, without effect on a model that cannot reason"),
+    honoured("reasoning", "`effort`, `enabled`, `max_tokens`; `exclude` leaves the reasoning out (OpenRouter)"),
+    honoured("reasoning_format", "`none` leaves the reasoning in the content, between `<think>` and `</think>`; `auto` "
+             "and `deepseek` change nothing"),
+    honoured("add_generation_prompt", "true closes a trailing assistant message; false continues it"),
+    honoured("continue_final_message", "the reply continues the last message, which is the assistant's; without it a "
+             "trailing assistant message is continued as well, unless `--no-prefill` is set"),
+    honoured("modalities", "`text` only"),
+    honoured("stream", "server-sent events"),
+    honoured("stream_options", "`include_usage` adds a last chunk with the usage; needs `stream: true`"),
+    honoured("timings_per_token", "`timings` at the end of the reply, as llama.cpp reports them"),
+    *REASONING_TABLE,
+    *GRAMMAR_TABLE,
+    *SAMPLING_TABLE,
+    *ignored("changes nothing here", "verbosity"),
+    refused("functions", "send `tools` instead"),
+    refused("function_call", "send `tool_choice` instead"),
+    refused("audio", "this server answers with text only"),
+    refused("prediction", "leave it out"),
+    refused("web_search_options", "this server has no web search"),
+)  # fmt: skip
 
 
-def parse(body: bytes) -> ChatRequest:
+@dataclass(frozen=True, slots=True)
+class ChatEcho:
+    """What the encoder remembers of a request."""
+
+    custom_tools: frozenset[str] = frozenset()
+    reasoning: str = "apart"  # "apart", "inline" (in the content) or "none"
+    timings: bool = False
+
+
+def parse(body: bytes, settings: ServerSettings) -> ChatRequest:
     """The conversation that a request body asks to continue. Raises RequestError naming the field."""
     value = decode_object(body)
-    for name, advice in _UNSUPPORTED.items():
-        if value.get(name) is not None:
-            raise _unsupported(name, f"{name} is not supported: {advice}")
-    fields = convert(value, _Body)
-    _refuse_what_changes_the_answer(fields)
-    stream_options = fields.stream_options
-    if stream_options is not None and not fields.stream:
-        raise RequestError("stream_options needs stream: true", "stream_options")
-    kwargs = dict(fields.chat_template_kwargs or {})
+    refuse(value, FIELDS)
+    fields = convert(value, ChatBody)
+    if fields.modalities not in (None, ["text"]):
+        raise unsupported("modalities", "modalities may hold text only: this server answers with text only")
+    given_tools = tuple(tool_of(tool, place) for place, tool in enumerate(fields.tools or ()))
+    choice = choice_of(fields.tool_choice, given_tools)
+    tools = () if choice.mode == "none" else given_tools
+    turns = messages(fields.messages)
     return ChatRequest(
-        messages=messages(fields.messages),
+        messages=turns,
         model=fields.model,
-        tools=_tools(fields),
-        sampling=_sampling(fields),
+        tools=tools,
+        sampling=sampling(fields),
         max_tokens=_budget(fields),
-        stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop or ()),
-        reasoning=_reasoning(fields, kwargs.pop("enable_thinking", None)),
-        template_kwargs=kwargs,
+        stop=stops(fields),
+        reasoning=_reasoning(fields),
+        reasoning_budget=_reasoning_budget(fields),
+        template_kwargs=template_kwargs(fields, _effort(fields)[0]),
+        tool_choice=choice if tools else ToolChoice(),
+        parallel_tool_calls=fields.parallel_tool_calls is not False,
+        grammar=_grammar(fields, choice),
+        continue_final=_continues(fields, turns[-1].role == "assistant", settings),
+        n=choices(fields.n, settings),
+        logprobs=_logprobs(fields),
+        logit_bias=logit_bias(fields.logit_bias),
+        ignore_eos=bool(fields.ignore_eos),
+        return_token_ids=bool(fields.return_token_ids),
         stream=bool(fields.stream),
-        include_usage=bool(stream_options and stream_options.include_usage),
+        include_usage=includes_usage(fields.stream_options, fields.stream),
+        ping_s=fields.sse_ping_interval,
+        echo=_echo(fields, tools),
     )
 
 
-def _refuse_what_changes_the_answer(fields: _Body) -> None:
-    """Refuse the fields that this server knows, does not implement, and that would make another answer right."""
-    kind = (fields.response_format or {"type": "text"}).get("type")
-    if kind not in ("text", "json_object", "json_schema"):
-        raise RequestError("response_format.type must be text, json_object or json_schema", "response_format")
-    refusals = {
-        "n": (fields.n not in (None, 1), "one reply per request; send n: 1"),
-        "logprobs": (bool(fields.logprobs), "this server returns no log probabilities"),
-        "logit_bias": (bool(fields.logit_bias), "this server does not bias single tokens"),
-        "response_format": (kind != "text", "this server does not constrain its output; ask for JSON in the prompt"),
-        "parallel_tool_calls": (
-            fields.parallel_tool_calls is False and bool(fields.tools),
-            "this server does not limit a reply to one call; leave it out",
-        ),
-        "modalities": (fields.modalities not in (None, ["text"]), "this server answers with text only"),
-        "add_generation_prompt": (fields.add_generation_prompt is False, "the assistant's turn is always opened"),
-        "continue_final_message": (bool(fields.continue_final_message), "replies begin a new turn; leave it out"),
-        "reasoning_format": (
-            fields.reasoning_format not in (None, "auto", "deepseek"),
-            "reasoning always comes apart from the content; send auto",
-        ),
-        "thinking_budget_tokens": (fields.thinking_budget_tokens not in (None, -1), "send max_tokens instead"),
-        "reasoning_budget": (fields.reasoning_budget not in (None, -1), "send max_tokens instead"),
-    }
-    for name, (given, advice) in refusals.items():
-        if given:
-            raise _unsupported(name, f"this value of {name} is not supported: {advice}")
+def choices(n: int | None, settings: ServerSettings) -> int:
+    """The number of replies. Raises RequestError above the limit."""
+    if n is not None and n > settings.max_n:
+        raise RequestError(f"n is {n} and this server makes at most {settings.max_n} replies to one request", "n")
+    return n or 1
 
 
-def _tools(fields: _Body) -> tuple[Tool, ...]:
-    """The declared tools, or none where the choice is none. A choice that forces a call is refused."""
-    tools = tuple(_tool(tool, place) for place, tool in enumerate(fields.tools or ()))
-    choice = fields.tool_choice
-    if choice is None or choice == "auto":
-        return tools
-    if choice == "none":
-        return ()
-    kind = choice.get("type") if isinstance(choice, dict) else choice
-    if kind not in ("required", "function", "custom", "allowed_tools"):
-        raise RequestError("tool_choice must be auto, none, required or an object that names a tool", "tool_choice")
-    if not tools:
-        raise RequestError("tool_choice needs tools to choose from", "tool_choice")
-    raise _unsupported("tool_choice", "this value of tool_choice is not supported: send auto or none")
+def includes_usage(options: StreamOptions | None, stream: bool | None) -> bool:
+    """Whether a stream ends with its usage. Raises RequestError for options of no stream."""
+    if options is not None and not stream:
+        raise RequestError("stream_options needs stream: true", "stream_options")
+    return bool(options and options.include_usage)
 
 
-def _tool(tool: _Tool, place: int) -> Tool:
-    if tool.type not in (None, "function"):
-        raise _unsupported("tools", f"tools[{place}] has the type {str(tool.type)[:100]!r}; only function is supported")
-    if tool.function is None:
-        raise RequestError(f"tools[{place}].function is missing", "tools")
-    return Tool(tool.function.name, tool.function.description, tool.function.parameters)
+def _echo(fields: ChatBody, tools: tuple[Tool, ...]) -> ChatEcho | None:
+    if fields.reasoning_format not in (None, "auto", "none", "deepseek"):
+        raise RequestError("reasoning_format must be auto, deepseek or none", "reasoning_format")
+    reasoning = "inline" if fields.reasoning_format == "none" else "apart"
+    if fields.reasoning is not None and fields.reasoning.exclude:
+        reasoning = "none"
+    custom = frozenset(tool.name for tool in tools if tool.custom)
+    echo = ChatEcho(custom, reasoning, bool(fields.timings_per_token))
+    return None if echo == ChatEcho() else echo
 
 
-def _sampling(fields: _Body) -> dict[str, float | int]:
-    """Only what was given: the model's own defaults fill the rest."""
-    seed = fields.seed
-    if seed is not None and seed >= SEEDS:
-        raise RequestError(f"seed must be below 2^64, not {str(seed)[:40]}", "seed")
-    given = {
-        "temperature": fields.temperature,
-        "top_k": fields.top_k,
-        "top_p": fields.top_p,
-        "min_p": fields.min_p,
-        "repeat_penalty": fields.repetition_penalty if fields.repeat_penalty is None else fields.repeat_penalty,
-        "presence_penalty": fields.presence_penalty,
-        "frequency_penalty": fields.frequency_penalty,
-        "seed": None if seed == -1 else seed,
-    }
-    if fields.top_p == 0:  # a nucleus of nothing but the best token
-        given |= {"temperature": 0.0, "top_p": None}
-    return {name: value for name, value in given.items() if value is not None}
+def _grammar(fields: ChatBody, choice: ToolChoice) -> GrammarSpec | None:
+    """A forced call has its own grammar, and clients send both: the call wins."""
+    spec = grammar(fields, response_format(fields.response_format))
+    return None if choice.mode == "any" else spec
 
 
-def _budget(fields: _Body) -> int | None:
+def _budget(fields: ChatBody) -> int | None:
     """The larger name wins where both are set; -1 asks for whatever the context leaves."""
     for name, value in (("max_completion_tokens", fields.max_completion_tokens), ("max_tokens", fields.max_tokens)):
         if value == 0:
@@ -208,18 +195,50 @@ def _budget(fields: _Body) -> int | None:
     return None if budget == -1 else budget
 
 
-def _reasoning(fields: _Body, template_switch: Any) -> bool | None:
-    """Whether the model is to reason first; None leaves it to the template. The explicit switches beat the effort."""
-    effort = fields.reasoning_effort
-    if effort is not None and effort not in EFFORTS:
-        raise RequestError(f"reasoning_effort must be one of {', '.join(EFFORTS)}", "reasoning_effort")
-    if template_switch is not None and not isinstance(template_switch, bool):
-        raise RequestError("chat_template_kwargs.enable_thinking must be true or false", "chat_template_kwargs")
-    for switch in (template_switch, fields.enable_thinking, fields.think):
-        if switch is not None:
-            return switch
-    return None if effort is None else EFFORTS[effort]
+def _logprobs(fields: ChatBody) -> int | None:
+    if fields.top_logprobs and not fields.logprobs:
+        raise RequestError("top_logprobs needs logprobs: true", "top_logprobs")
+    return fields.top_logprobs or 0 if fields.logprobs else None
 
 
-def _unsupported(name: str, message: str) -> RequestError:
-    return RequestError(message, name, "unsupported_parameter")
+def _reasoning(fields: ChatBody) -> bool | None:
+    """Whether the model is to reason first; None leaves it to the template."""
+    given = fields.reasoning or ReasoningOptions()
+    wanted = reasoning(fields, *_effort(fields))
+    if _reasoning_budget(fields) == 0:
+        return False
+    return given.enabled if wanted is None else wanted
+
+
+def _effort(fields: ChatBody) -> tuple[str | None, str]:
+    """The effort, and the field that holds it."""
+    if fields.reasoning_effort is None and fields.reasoning is not None:
+        return fields.reasoning.effort, "reasoning.effort"
+    return fields.reasoning_effort, "reasoning_effort"
+
+
+def _reasoning_budget(fields: ChatBody) -> int | None:
+    budget = reasoning_budget(fields)
+    given = fields.reasoning.max_tokens if fields.reasoning else None
+    return budget if budget is not None else None if given == -1 else given
+
+
+def _continues(fields: ChatBody, ends_with_assistant: bool, settings: ServerSettings) -> bool:
+    """Whether the reply continues the last message. Raises RequestError where that makes no sense."""
+    opens, continues = fields.add_generation_prompt, fields.continue_final_message
+    if opens and continues:
+        raise RequestError("continue_final_message excludes add_generation_prompt; send one", "continue_final_message")
+    if continues and not ends_with_assistant:
+        raise RequestError(
+            "continue_final_message needs a last message of the assistant; add one", "continue_final_message"
+        )
+    if opens is False and not ends_with_assistant:
+        raise unsupported("add_generation_prompt", "add_generation_prompt: false needs a last message of the assistant")
+    if not ends_with_assistant or opens or continues:
+        return bool(continues)
+    if not settings.prefill and opens is None:
+        raise RequestError(
+            "the last message is the assistant's; end with what is to be answered, or set continue_final_message",
+            "messages",
+        )
+    return True

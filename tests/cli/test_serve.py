@@ -17,8 +17,10 @@ import httpx
 import pytest
 
 from lmhub import native
+from lmhub.cli.serve import read_keys
 from lmhub.cli.summary import exposure
 from lmhub.cli.text import clean, count, size
+from lmhub.errors import LmhubError
 from lmhub.gguf import GGMLType
 from lmhub.settings import ServerSettings
 from lmhub.testing.tiny import tiny_gguf
@@ -93,7 +95,7 @@ def test_loopback_needs_no_warning(host: str) -> None:
 
 
 def test_a_key_silences_the_warning() -> None:
-    assert exposure(ServerSettings(host="0.0.0.0", api_key="k")) == ""
+    assert exposure(ServerSettings(host="0.0.0.0", api_keys=("k",))) == ""
     assert "192.168.1.2" in exposure(ServerSettings(host="192.168.1.2"))
 
 
@@ -135,3 +137,18 @@ def test_numbers_are_readable() -> None:
         "2400 B",
     ]
     assert clean("a\x1bb" + "x" * 300, 5) == "a\\x1bbx…"
+
+
+def test_keys_come_from_a_file_that_may_hold_comments(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\nfirst\n\n  second  # of the laptop\n")
+    assert read_keys(file) == ("first", "second")
+
+
+@pytest.mark.parametrize("text", [None, "", "# nothing\n"])
+def test_a_file_without_keys_does_not_open_the_server(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "keys"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(LmhubError, match="keys"):
+        read_keys(file)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 
 from lmhub.engine import Engine
@@ -16,8 +19,10 @@ from lmhub.hookspecs import hookimpl
 from lmhub.hub import Hub
 from lmhub.loaded import LoadedModel
 from lmhub.model import CausalLM
+from lmhub.server.app import create_app
 from lmhub.server.run import HubServer
 from lmhub.settings import EngineSettings, ServerSettings
+from lmhub.testing.fake import FakeModel, FakeTokenizer
 from lmhub.testing.serving import fake_loaded
 from lmhub.types import Event, GenerationRecord, GenerationRequest
 
@@ -70,18 +75,87 @@ def rig() -> Iterator[Callable[..., Rig]]:
     """`rig(model, ..., batch=, queue=)`: a hub that serves these models; its engines are stopped behind the test."""
     hubs: list[Hub] = []
 
-    def make(*models: CausalLM, **settings: int) -> Rig:
+    def make(*models: CausalLM, n_ctx: int = 512, **settings: int) -> Rig:
         hub = Hub(entry_points=False)
         hubs.append(hub)
         observer = Observer(hub)
         hub.plugins.register(observer, "observer")
         for number, model in enumerate(models):
-            hub.serve(fake_loaded(model, f"fake{number or ''}"), EngineSettings(**settings))
+            hub.serve(fake_loaded(model, f"fake{number or ''}", n_ctx), EngineSettings(**settings))
         return Rig(hub, observer)
 
     yield make
     for hub in hubs:
         hub.close()
+
+
+@dataclass
+class Api:
+    """An application in process. Every call is a client of its own, on the one event loop of `runner`."""
+
+    rig: Rig
+    app: Any
+    runner: asyncio.Runner
+
+    def request(self, method: str, path: str, **request: Any) -> httpx.Response:
+        """One request."""
+
+        async def main() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                return await client.request(method, path, **request)
+
+        return self.runner.run(main())
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        """A GET; underscores in the names of headers become dashes."""
+        return self.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+    def post(self, path: str, **fields: Any) -> httpx.Response:
+        """A JSON body of these fields."""
+        return self.request("POST", path, json=fields)
+
+    def chat(self, **fields: Any) -> httpx.Response:
+        """A chat request; without `messages`, one short message."""
+        return self.post("/v1/chat/completions", **{"messages": [{"role": "user", "content": "hi"}], **fields})
+
+    def reply(self, **fields: Any) -> Any:
+        """The first choice of a chat request, which must succeed."""
+        response = self.chat(**fields)
+        assert response.status_code == 200, response.text
+        return response.json()["choices"][0]
+
+    def error(self, **fields: Any) -> Any:
+        """The error of a chat request, whose status must be 400."""
+        response = self.chat(**fields)
+        assert response.status_code == 400, response.text
+        assert response.json()["error"].keys() == {"message", "type", "param", "code"}
+        return response.json()["error"]
+
+    def chunks(self, path: str = "/v1/chat/completions", **fields: Any) -> list[Any]:
+        """The chunks of a stream that ends with `[DONE]`."""
+        if path.endswith("chat/completions"):
+            fields = {"messages": [{"role": "user", "content": "hi"}], **fields}
+        response = self.post(path, stream=True, **fields)
+        assert response.status_code == 200, response.text
+        frames = response.text.split("\n\n")
+        assert frames[-2:] == ["data: [DONE]", ""]
+        return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2] if not frame.startswith(":")]
+
+
+@pytest.fixture
+def api(rig: Callable[..., Rig]) -> Iterator[Callable[..., Api]]:
+    """`api(reply, **settings)`: an application whose model is `reply`, or says it (with FakeTokenizer's markers)."""
+    runners = ExitStack()
+
+    def make(reply: str | CausalLM = "Hello", engine: dict[str, int] | None = None, **settings: Any) -> Api:
+        model = FakeModel(FakeTokenizer().encode(reply, special=True)) if isinstance(reply, str) else reply
+        made = rig(model, **{"n_ctx": 2048, **(engine or {})})
+        app = create_app(made.hub, ServerSettings(**settings))
+        return Api(made, app, runners.enter_context(asyncio.Runner()))
+
+    with runners:
+        yield make
 
 
 @dataclass

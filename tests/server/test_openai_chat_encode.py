@@ -10,7 +10,8 @@ import pytest
 
 from lmhub.dialect import ReplyHead
 from lmhub.errors import GenerationError
-from lmhub.server.openai_chat import DIALECT
+from lmhub.server.openai_chat import chat_dialect
+from lmhub.settings import ServerSettings
 from lmhub.types import (
     ChatRequest,
     Event,
@@ -24,6 +25,7 @@ from lmhub.types import (
     Usage,
 )
 
+DIALECT = chat_dialect(ServerSettings())
 USAGE = Usage(prompt_tokens=19, completion_tokens=5, cached_tokens=12, reasoning_tokens=2)
 CALLS: list[Event] = [
     TextDelta("Checking."),
@@ -59,7 +61,7 @@ def deltas(events: Sequence[Event]) -> list[Any]:
 
 def whole(events: Sequence[Event]) -> Any:
     """The body of a reply that is not streamed."""
-    return json.loads(DIALECT.collect(head(), events))
+    return json.loads(DIALECT.collect(head(), [events]))
 
 
 def test_a_stream_opens_once_and_closes_with_done() -> None:

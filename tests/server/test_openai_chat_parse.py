@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from lmhub.errors import RequestError
-from lmhub.server.openai_chat import DIALECT
-from lmhub.types import ChatRequest, Message, Reasoning, Text, Tool, ToolCall, ToolResult
+from lmhub.server.openai_chat import chat_dialect
+from lmhub.settings import ServerSettings
+from lmhub.types import ChatRequest, GrammarSpec, Message, Reasoning, Text, Tool, ToolCall, ToolChoice, ToolResult
 
+DIALECT = chat_dialect(ServerSettings())
 USER = {"role": "user", "content": "hi"}
+PATCH = {"type": "custom", "custom": {"name": "patch"}}
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"type": "object"}}}
 
 
@@ -78,7 +81,7 @@ def test_fields_that_are_honoured() -> None:
     assert request.stream and request.include_usage
     assert request.tools == (Tool("weather", "d", {"type": "object"}),)
     assert request.reasoning is True
-    assert request.template_kwargs == {"colour": "red"}
+    assert request.template_kwargs == {"colour": "red", "reasoning_effort": "low"}
 
 
 def test_null_is_absence_at_every_depth_and_unknown_fields_are_ignored() -> None:
@@ -90,13 +93,13 @@ def test_null_is_absence_at_every_depth_and_unknown_fields_are_ignored() -> None
     bookkeeping |= {"prompt_cache_key": "k", "safety_identifier": "s", "keep_alive": -1, "from_the_future": [1]}
     assert parse(**nothing, **bookkeeping) == parse()
     message = USER | dict.fromkeys(("tool_calls", "tool_call_id", "refusal")) | {"name": "n", "cache_control": {}}
-    tool = {"type": "function", "function": {"name": "f", "description": None, "parameters": None, "strict": True}}
+    tool = {"type": "function", "function": {"name": "f", "description": None, "parameters": None, "strict": None}}
     assert parse(messages=[message], tools=[tool]) == parse(tools=[{"function": {"name": "f"}}])
 
 
 def test_values_that_change_nothing_are_accepted() -> None:
     neutral: dict[str, Any] = {"n": 1, "logprobs": False, "logit_bias": {}, "response_format": {"type": "text"}}
-    neutral |= {"tool_choice": "none", "modalities": ["text"], "tools": [], "stop": [], "parallel_tool_calls": False}
+    neutral |= {"tool_choice": "none", "modalities": ["text"], "tools": [], "stop": [], "parallel_tool_calls": True}
     neutral |= {"add_generation_prompt": True, "continue_final_message": False, "reasoning_format": "auto"}
     neutral |= {"seed": -1, "max_tokens": -1, "reasoning_budget": -1}
     assert parse(**neutral) == parse()
@@ -124,7 +127,16 @@ def test_values_that_change_nothing_are_accepted() -> None:
         ("tool_choice", "maybe"),
         ("tool_choice", {"type": "lottery"}),
         ("tool_choice", "required"),
-        ("n", 0),
+        *[("n", value) for value in (0, 9, 1.5)],
+        *[("top_logprobs", value) for value in (3, 21)],
+        *[("logit_bias", value) for value in ({"x": 1}, {"5": 101}, {"5": True}, [[5]], [[-1, 1]], [["a", "b"]])],
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "n"}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": 3}}),
+        ("continue_final_message", True),
+        ("reasoning_format", "loud"),
+        ("sse_ping_interval", -2),
+        ("guided_choice", []),
+        ("guided_json", "{nope"),
         ("response_format", {"type": "sound"}),
         ("reasoning_effort", "banana"),
         ("chat_template_kwargs", {"enable_thinking": "yes"}),
@@ -140,18 +152,9 @@ def test_wrong_values_are_refused_by_name(field: str, value: Any) -> None:
     ("field", "value"),
     [
         *[(name, [{"name": "f"}]) for name in ("functions", "function_call", "audio", "prediction")],
-        *[(name, "x") for name in ("web_search_options", "regex", "lark", "grammar", "guided_json", "json_schema")],
-        ("n", 2),
-        ("logprobs", True),
-        ("top_logprobs", 3),
-        ("logit_bias", {"5": 1}),
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {"schema": {}}}),
+        ("web_search_options", "x"),
         ("modalities", ["text", "audio"]),
-        ("continue_final_message", True),
         ("add_generation_prompt", False),
-        ("reasoning_budget", 100),
-        ("reasoning_format", "none"),
         ("tools", [{"type": "web_search"}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]),
     ],
@@ -161,10 +164,142 @@ def test_what_is_not_implemented_is_refused_by_name(field: str, value: Any) -> N
     assert (error.param, error.code) == (field, "unsupported_parameter")
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
-def test_a_call_cannot_be_forced(choice: Any) -> None:
-    assert refused(tools=[WEATHER], tool_choice=choice).code == "unsupported_parameter"
-    assert refused(tools=[WEATHER], parallel_tool_calls=False).param == "parallel_tool_calls"
+@pytest.mark.parametrize(
+    ("choice", "meant"),
+    [
+        ("auto", ToolChoice()),
+        ("required", ToolChoice("any")),
+        ({"type": "function", "function": {"name": "weather"}}, ToolChoice("any", ("weather",))),
+        ({"type": "function", "name": "weather"}, ToolChoice("any", ("weather",))),
+        ({"type": "custom", "custom": {"name": "patch"}}, ToolChoice("any", ("patch",))),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "weather"}}]},
+            },
+            ToolChoice("auto", ("weather",)),
+        ),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "patch"}]},
+            ToolChoice("any", ("patch",)),
+        ),
+    ],
+)
+def test_tool_choices(choice: Any, meant: ToolChoice) -> None:
+    assert parse(tools=[WEATHER, PATCH], tool_choice=choice).tool_choice == meant
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "function", "function": {"name": "time"}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "maybe", "tools": [WEATHER]}},
+        {"type": "function"},
+        {"type": "web_search"},
+    ],
+)
+def test_tool_choices_that_make_no_sense(choice: Any) -> None:
+    assert refused(tools=[WEATHER], tool_choice=choice).param == "tool_choice"
+
+
+def test_a_forced_name_must_fit_a_grammar() -> None:
+    tool = {"type": "function", "function": {"name": "the weather"}}
+    assert parse(tools=[tool]).tools[0].name == "the weather"
+    assert refused(tools=[tool], tool_choice="required").param == "tools"
+
+
+def test_custom_tools() -> None:
+    grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x+/"}}
+    tool = {"type": "custom", "custom": {"name": "patch", "description": "d", "format": grammar}}
+    assert parse(tools=[tool]).tools == (
+        Tool("patch", "d", custom=True, format=GrammarSpec("lark", "start: /x+/", "tools")),
+    )
+    assert refused(tools=[{"type": "custom", "custom": {"name": "p", "format": {"type": "poem"}}}]).param == "tools"
+
+
+SCHEMA = {"z": 1, "a": {"$ref": "#"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "source", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}, "response_format"),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", SCHEMA, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+            "json_schema",
+            SCHEMA,
+            "response_format",
+        ),
+        ({"json_schema": True}, "json_schema", True, "json_schema"),
+        ({"guided_json": json.dumps(SCHEMA)}, "json_schema", SCHEMA, "guided_json"),
+        ({"guided_choice": ["a", "b"]}, "choice", ["a", "b"], "guided_choice"),
+        ({"structured_outputs": {"choice": ["a"]}}, "choice", ["a"], "structured_outputs"),
+        ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA, "structured_outputs"),
+    ],
+)
+def test_constraints_that_are_json(fields: dict[str, Any], kind: str, source: Any, param: str) -> None:
+    spec = parse(**fields).grammar
+    assert spec is not None and (spec.kind, spec.param) == (kind, param)
+    assert json.dumps(json.loads(spec.source)) == json.dumps(source)  # the order of the keys counts
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [("regex", "regex"), ("lark", "lark"), ("grammar", "gbnf"), ("guided_regex", "regex"), ("guided_grammar", "lark")],
+)
+def test_constraints_that_are_text(field: str, kind: Any) -> None:
+    assert parse(**{field: "[a-z]+"}).grammar == GrammarSpec(kind, "[a-z]+", field)
+
+
+@pytest.mark.parametrize(
+    ("fields", "second"),
+    [
+        ({"regex": "a", "lark": "b"}, "lark"),
+        ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+    ],
+)
+def test_two_constraints_are_refused(fields: dict[str, Any], second: str) -> None:
+    assert refused(**fields).param == second
+
+
+def test_a_forced_call_beats_a_response_format() -> None:
+    request = parse(tools=[WEATHER], tool_choice="required", response_format={"type": "json_object"})
+    assert request.grammar is None and request.tool_choice.mode == "any"
+
+
+def test_log_probabilities_and_choices() -> None:
+    request = parse(n=3, logprobs=True, top_logprobs=5, logit_bias={"5": -100}, return_token_ids=True, ignore_eos=True)
+    assert (request.n, request.logprobs, request.logit_bias) == (3, 5, {5: -100.0})
+    assert request.return_token_ids and request.ignore_eos
+    assert parse(logprobs=True).logprobs == 0 and parse(logprobs=False).logprobs is None
+    assert parse(logit_bias=[[7, 1], ["word", False]]).logit_bias == {7: 1.0, "word": -100.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "continues"),
+    [
+        ({}, True),
+        ({"continue_final_message": True}, True),
+        ({"add_generation_prompt": True}, False),
+        ({"add_generation_prompt": False}, True),
+    ],
+)
+def test_a_trailing_assistant_message(fields: dict[str, Any], continues: bool) -> None:
+    said = [USER, {"role": "assistant", "content": "1, 2,"}]
+    assert parse(messages=said, **fields).continue_final is continues
+
+
+def test_a_trailing_assistant_message_may_be_refused_by_the_server() -> None:
+    strict = chat_dialect(ServerSettings(prefill=False))
+    said = {"messages": [USER, {"role": "assistant", "content": "1, 2,"}]}
+    with pytest.raises(RequestError) as caught:
+        strict.parse(json.dumps(said).encode())
+    assert caught.value.param == "messages"
+    continued = strict.parse(json.dumps(said | {"continue_final_message": True}).encode())
+    assert isinstance(continued, ChatRequest) and continued.continue_final
 
 
 def test_tool_choice_none_takes_the_tools_away() -> None:
@@ -197,7 +332,7 @@ def test_the_other_spelling_of_the_repeat_penalty() -> None:
 def test_reasoning(fields: dict[str, Any], reasoning: bool) -> None:
     request = parse(**fields)
     assert request.reasoning is reasoning
-    assert request.template_kwargs == {}
+    assert "enable_thinking" not in request.template_kwargs
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -248,7 +383,6 @@ def test_an_assistant_may_have_said_nothing_or_thought_aloud() -> None:
         {"role": "user", "content": [{"type": "hologram"}]},
         {"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]},
         {"role": "assistant", "tool_calls": [{"id": "x"}]},
-        {"role": "assistant", "content": "the last word"},
     ],
 )
 def test_messages_that_make_no_sense_are_refused_with_their_place(message: Any) -> None:

@@ -77,7 +77,7 @@ def test_the_sdk_gets_reasoning_and_a_call(rig: Any, serving: Any) -> None:
 
 def test_the_sdk_raises_the_right_errors(rig: Any, serving: Any) -> None:
     hub = rig(FakeModel(b"Hello"), FakeModel(b"Hello")).hub
-    with serving(hub, api_key="secret") as running:
+    with serving(hub, api_keys=("secret",)) as running:
         with sdk(running.address) as client, pytest.raises(openai.AuthenticationError) as unauthorised:
             client.chat.completions.create(model="fake", messages=HI)
         assert unauthorised.value.code == "invalid_api_key" and unauthorised.value.request_id
@@ -104,7 +104,7 @@ def test_the_sdk_is_told_of_a_full_queue_and_of_a_failure_in_the_stream(rig: Any
             list(stream)
 
 
-def test_one_connection_serves_many_requests(rig: Any, serving: Any) -> None:
+def test_032_one_connection_serves_many_requests(rig: Any, serving: Any) -> None:
     with serving(rig(FakeModel(b"Hello")).hub) as running, socket.create_connection(_place(running.address)) as wire:
         for _ in range(3):
             wire.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -144,7 +144,7 @@ def test_framing_on_the_wire(rig: Any, serving: Any, head: bytes, status: bytes)
         assert answer.split(b" ")[1] == status
 
 
-def test_the_sender_of_a_body_over_the_limit_can_read_the_answer(rig: Any, serving: Any) -> None:
+def test_023_the_sender_of_a_body_over_the_limit_can_read_the_answer(rig: Any, serving: Any) -> None:
     with serving(rig(FakeModel(b"Hello")).hub, max_body=1000) as running:
         response = httpx.post(running.address + CHAT, content=b"x" * 8_000_000)
         assert response.status_code == 413
@@ -161,7 +161,7 @@ def _request(running: Any, *, stream: bool) -> socket.socket:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_slot(rig: Any, serving: Any, stream: bool) -> None:
+def test_039_a_client_that_goes_away_frees_its_slot(rig: Any, serving: Any, stream: bool) -> None:
     gate = Gate()
     made = rig(FakeModel(b"x" * 400, gate=gate), batch=1)
     with serving(made.hub) as running:
@@ -179,7 +179,7 @@ def test_a_client_that_goes_away_frees_its_slot(rig: Any, serving: Any, stream: 
     assert running.server.hub_state.n_active == 0
 
 
-def test_a_client_that_goes_away_while_it_waits_never_runs(rig: Any, serving: Any) -> None:
+def test_038_a_client_that_goes_away_while_it_waits_never_runs(rig: Any, serving: Any) -> None:
     gate = Gate()
     model = FakeModel(b"Hello", gate=gate)
     made = rig(model, batch=1)
@@ -196,7 +196,7 @@ def test_a_client_that_goes_away_while_it_waits_never_runs(rig: Any, serving: An
         records = [made.observer.records.get(timeout=PATIENCE_S) for _ in range(2)]
         assert {(record.finish, record.usage.completion_tokens) for record in records} == {
             ("cancelled", 0),
-            ("stop", 6),
+            ("stop", 5),
         }
         assert len(model.steps) == 6
 
@@ -204,7 +204,7 @@ def test_a_client_that_goes_away_while_it_waits_never_runs(rig: Any, serving: An
 # --- phases ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_port_answers_while_models_load(rig: Any, serving: Any) -> None:
+def test_002_the_port_answers_while_models_load(rig: Any, serving: Any) -> None:
     may_end = threading.Event()
     hub = rig(FakeModel(b"Hello")).hub
     with serving(hub, load=lambda: may_end.wait(PATIENCE_S)) as running:
@@ -248,7 +248,7 @@ def test_plugins_hear_of_start_and_end(rig: Any, serving: Any) -> None:
     assert model.closed
 
 
-def test_draining_lets_replies_finish_and_refuses_new_ones(rig: Any, serving: Any) -> None:
+def test_041_draining_lets_replies_finish_and_refuses_new_ones(rig: Any, serving: Any) -> None:
     gate = Gate()
     gate.let(1)
     with serving(rig(FakeModel(b"Hello", gate=gate)).hub, grace_s=600.0) as running, sdk(running.address) as client:
