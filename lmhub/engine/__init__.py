@@ -2,5 +2,6 @@
 
 from lmhub.engine.engine import Engine, EngineStats
 from lmhub.engine.generation import Generation
+from lmhub.engine.slots import SlotStats
 
-__all__ = ["Engine", "EngineStats", "Generation"]
+__all__ = ["Engine", "EngineStats", "Generation", "SlotStats"]

@@ -21,7 +21,7 @@ from typing import TypeVar
 from lmhub.engine.generation import Generation
 from lmhub.engine.inbox import Inbox
 from lmhub.engine.reply import Pieces, Reply
-from lmhub.engine.slots import SlotPool
+from lmhub.engine.slots import SlotPool, SlotStats
 from lmhub.engine.steppers import CausalStepper, Sample
 from lmhub.engine.worker import Worker
 from lmhub.errors import PromptTooLong, RequestError
@@ -36,7 +36,10 @@ JOIN_S = 30.0  # how long a step that ignores `abort` may hold up the end
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot. The last four count from the engine's start; tokens are those of generations that ran and ended."""
+    """A snapshot. `steps` and what follows count from the engine's start; tokens are of generations that ran and ended.
+
+    `slots` has an entry for each running sequence.
+    """
 
     stopping: bool
     queued: int
@@ -47,6 +50,7 @@ class EngineStats:
     finished: int
     prompt_tokens: int
     completion_tokens: int
+    slots: tuple[SlotStats, ...]
 
 
 class Engine:
@@ -132,6 +136,7 @@ class Engine:
             finished=totals.finished,
             prompt_tokens=totals.prompt_tokens,
             completion_tokens=totals.completion_tokens,
+            slots=self._worker.slots,
         )
 
     def stop(self, grace_s: float = 0.0) -> None:

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 WORTH_COPYING = 16  # tokens; forwarding fewer is as cheap as copying their rows
 
 
+@dataclass(frozen=True, slots=True)
+class SlotStats:
+    """How far a running sequence is, in tokens: in its state, in its prompt, in its reply, and found in the cache."""
+
+    n_past: int
+    n_prompt: int
+    n_decoded: int
+    n_cached: int
+
+
 class Slot:
     """A running generation: its state, and every token of its sequence, forwarded or not."""
 
@@ -56,6 +66,10 @@ class Slot:
     def scores_prompt(self) -> bool:
         """Whether the next tokens to be seen are those of a prompt that is to be scored."""
         return self.request.score_prompt and self.state.n_tokens < len(self.request.prompt)
+
+    def stats(self) -> SlotStats:
+        """A snapshot, for anybody to keep."""
+        return SlotStats(self.state.n_tokens, len(self.request.prompt), self.n_completion, self.n_cached)
 
     def commit(self, token: int) -> None:
         """Append a token that is final. Raises GenerationError if the request's constraint does not allow it."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from lmhub.engine.generation import Delivery, Generation, deliver
 from lmhub.engine.inbox import Inbox, shutting_down
-from lmhub.engine.slots import Slot, SlotPool
+from lmhub.engine.slots import Slot, SlotPool, SlotStats
 from lmhub.engine.steppers import Commit, Stepper, as_error
 from lmhub.errors import GenerationError, LmhubError
 from lmhub.types import Event, Failure, Finish, FinishReason, GenerationRecord, Timings, Usage
@@ -38,6 +38,7 @@ class Worker:
     def __init__(self, inbox: Inbox, pool: SlotPool, stepper: Stepper, report: Callable[[GenerationRecord], None]):
         """`report` gets every ended generation, its `model` and `family` still empty; it must not raise."""
         self.totals = Totals()
+        self.slots: tuple[SlotStats, ...] = ()  # of what runs, as of the last turn
         self._inbox = inbox
         self._pool = pool
         self._stepper = stepper
@@ -58,12 +59,17 @@ class Worker:
             task()
         self._reap()
         self._admit()
+        self._publish()
         self._deliver()  # a step may be long, and these need not wait for it
         if self._pool.running:
             self.totals.steps += 1
             for commit in self._stepper.step(self._pool.running):
                 self._apply(commit)
             self._deliver()
+        self._publish()
+
+    def _publish(self) -> None:
+        self.slots = tuple(slot.stats() for slot in self._pool.running)
 
     def _reap(self) -> None:
         for generation in self._inbox.take_gone():

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 from starlette.types import Receive, Scope, Send
 
 from lmhub import __version__
+from lmhub.engine import SlotStats
 from lmhub.errors import LmhubError
 from lmhub.hub import Served
 from lmhub.server.names import Names
@@ -33,8 +34,19 @@ class Introspection:
         stats = served.engine.stats()
         if _query(scope, "fail_on_no_slot") == "1" and stats.running >= stats.batch:
             raise NoSlot(f"all {stats.batch} slots are busy; try again later")
-        n_ctx = served.model.n_ctx
-        slots = [{"id": id, "n_ctx": n_ctx, "is_processing": id < stats.running} for id in range(stats.batch)]
+        idle = SlotStats(0, 0, 0, 0)
+        slots = [
+            {
+                "id": id,
+                "n_ctx": served.model.n_ctx,
+                "is_processing": slot is not idle,
+                "n_past": slot.n_past,
+                "n_prompt_tokens": slot.n_prompt,
+                "n_decoded": slot.n_decoded,
+                "cached_tokens": slot.n_cached,
+            }
+            for id, slot in enumerate((*stats.slots, *[idle] * (stats.batch - len(stats.slots))))
+        ]
         await send_json(send, 200, to_json(slots))
 
     def _served(self, scope: Scope) -> Served:

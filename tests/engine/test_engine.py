@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lmhub.engine import Engine, Generation
+from lmhub.engine import Engine, Generation, SlotStats
 from lmhub.errors import PromptTooLong, QueueFull, RequestError
 from lmhub.testing.fake import IM_END, FakeModel, FakeState, FakeTokenizer, Gate, NoiseModel
 from lmhub.types import Event, Failure, Finish, GenerationRecord, GenerationRequest, SamplingParams, TextDelta, Usage
@@ -386,3 +386,17 @@ def test_the_fake_tokenizer_is_byte_level_with_markers(tokenizer: FakeTokenizer)
     assert tokenizer.decode(tokenizer.encode("héllo")) == "héllo"
     assert (tokenizer.piece(IM_END), tokenizer.token_id("<|im_end|>")) == (b"", IM_END)
     assert tokenizer.eog == {257, 258}
+
+
+def test_stats_tell_how_far_each_running_sequence_is(make_engine: MakeEngine, make_request: MakeRequest) -> None:
+    gate = Gate()
+    engine = make_engine(FakeModel(b"Hello", gate=gate))
+    generation = engine.submit(make_request("Hi"))
+    gate.arrive()
+    assert engine.stats().slots == (SlotStats(n_past=0, n_prompt=2, n_decoded=0, n_cached=0),)
+    gate.step()
+    assert engine.stats().slots == (SlotStats(n_past=2, n_prompt=2, n_decoded=1, n_cached=0),)
+    gate.open()
+    list(generation.events())
+    engine.stop()
+    assert engine.stats().slots == ()
