@@ -60,6 +60,11 @@ class EagerReader:
         """What no announced call has taken; after the end of the region."""
         return self._text
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments of every announced call have ended."""
+        return self._step in (self._head, self._json_end, self._nothing)
+
     def feed(self, text: str) -> Iterator[Announced | str]:
         """What `text` completes."""
         self._text += text

@@ -344,8 +344,9 @@ class ChannelParser:
 
     def _end_announced(self, eager: EagerReader, closed: bool, cut: bool) -> None:
         """Announced calls stay calls; what is behind them in the same region is read as usual."""
+        self.n_calls = self._n_started - (cut and not eager.is_whole)  # what the budget cut off is not complete
         self._hand_on(eager.finish())
-        self._mode, self.n_calls = "content", self._n_started
+        self._mode = "content"
         rest = eager.rest.strip().lstrip(",;")
         if not rest:
             return

@@ -81,6 +81,7 @@ class Reply:
         self._ledger = Ledger() if request.logprobs is not None else None
         self._delta: type[TextDelta] | type[ReasoningDelta] = TextDelta  # the channel of the bytes in the decoder
         self._literal = False
+        self._n_announced = 0  # tool calls that were begun
         self._events: list[Event] = []
 
     @property
@@ -158,8 +159,11 @@ class Reply:
             self._end(reason)
 
     def _end(self, reason: FinishReason, stop_sequence: str | None = None) -> None:
-        """A complete call is what the reply will be known for, whatever ended it afterwards."""
-        called = self._parser.n_calls > 0
+        """A complete call is what the reply will be known for, whatever ended it afterwards.
+
+        Unless the budget cut off one that had been announced: a client must not run that.
+        """
+        called = 0 < self._parser.n_calls >= self._n_announced
         self.reason, self.stop_sequence = "tool_calls" if called else reason, None if called else stop_sequence
 
     def _route(self, items: Iterable[ReplyItem]) -> None:
@@ -176,6 +180,7 @@ class Reply:
             elif isinstance(item, ToolCallStart) and most is not None and item.index >= most:
                 return  # one marker may close several calls
             else:
+                self._n_announced += isinstance(item, ToolCallStart)
                 self._skip()
                 self._boundary()
                 self._events.append(item)

@@ -24,7 +24,7 @@ from lmhub.types import (
     Usage,
 )
 
-_STOP_REASONS = {"stop_sequence": "stop_sequence", "length": "max_tokens"}
+_STOP_REASONS = {"stop_sequence": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class MessagesEncoder:
@@ -36,7 +36,6 @@ class MessagesEncoder:
         self._n_blocks = 0
         self._open: str | None = None  # the type of the block that is open
         self._thinking = ""  # text of the open thinking block, which its signature is about
-        self._calls: list[str] = []  # the arguments of each call so far
 
     def event(self, event: Event, choice: int = 0) -> bytes:
         """The frames of one event. After a Failure the stream ends without `message_stop`."""
@@ -68,10 +67,8 @@ class MessagesEncoder:
             yield self._delta({"type": "text_delta", "text": event.text})
         elif isinstance(event, ToolCallStart):
             yield from self._close()
-            self._calls.append("")
             yield from self._switch("tool_use", {**_tool_use(event), "input": {}})
         elif isinstance(event, ToolCallDelta):
-            self._calls[-1] += event.fragment
             yield self._delta({"type": "input_json_delta", "partial_json": event.fragment})
         elif isinstance(event, Finish):
             yield from self._end(event)
@@ -80,10 +77,10 @@ class MessagesEncoder:
         if not self._n_blocks:  # SDKs ask for the text of a reply that has none
             yield from self._switch("text", {"type": "text", "text": ""})
         yield from self._close()
-        reason, stop = _stop(self._head, finish, self._calls)
+        reason = _STOP_REASONS.get(finish.reason, "end_turn")
         yield {
             "type": "message_delta",
-            "delta": {"stop_reason": reason, "stop_sequence": stop},
+            "delta": {"stop_reason": reason, "stop_sequence": finish.stop_sequence},
             "usage": _usage(finish.usage),
         }
         yield {"type": "message_stop"}
@@ -115,9 +112,8 @@ def collect(head: ReplyHead, replies: Sequence[Sequence[Event]]) -> bytes:
     finish = events[-1]
     assert isinstance(finish, Finish)
     blocks = _blocks(head, events)
-    calls = _arguments(events)
-    reason, stop = _stop(head, finish, calls)
-    return to_json(_message(head, blocks or [_text("")], reason, stop, finish.usage))
+    reason = _STOP_REASONS.get(finish.reason, "end_turn")
+    return to_json(_message(head, blocks or [_text("")], reason, finish.stop_sequence, finish.usage))
 
 
 def count(n_tokens: int) -> bytes:
@@ -152,18 +148,6 @@ def _usage(counts: Usage) -> dict[str, Any]:
     }
 
 
-def _stop(head: ReplyHead, finish: Finish, calls: Sequence[str]) -> tuple[str, str | None]:
-    """Why the reply ended, and the stop sequence that ended it, from the arguments of its calls.
-
-    Calls come first, unless the budget cut the last one off, whose fragments are out already: clients would run it.
-    """
-    if not calls:
-        return _STOP_REASONS.get(finish.reason, "end_turn"), finish.stop_sequence
-    budgets = [one.max_tokens for one in head.generations]
-    used_up = finish.reason == "length" or finish.usage.completion_tokens in budgets
-    return ("max_tokens" if used_up and not _is_object(calls[-1]) else "tool_use"), None
-
-
 def _blocks(head: ReplyHead, events: Iterable[Event]) -> list[dict[str, Any]]:
     """The content of a whole reply in the order in which it was written; neighbours of one kind are one block."""
     blocks: list[dict[str, Any]] = []
@@ -188,16 +172,6 @@ def _blocks(head: ReplyHead, events: Iterable[Event]) -> list[dict[str, Any]]:
         elif block["type"] == "tool_use":
             block["input"] = _input(block["input"])
     return blocks
-
-
-def _arguments(events: Iterable[Event]) -> list[str]:
-    calls: list[str] = []
-    for event in events:
-        if isinstance(event, ToolCallStart):
-            calls.append("")
-        elif isinstance(event, ToolCallDelta):
-            calls[-1] += event.fragment
-    return calls
 
 
 def _input(arguments: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lmhub.engine.reply import Reply
+from lmhub.engine.reply import PlainText, Reply
 from lmhub.sampling import Score
 from lmhub.testing.fake import END_OF_TEXT, END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL, FakeTokenizer
 from lmhub.types import (
@@ -445,3 +445,25 @@ def test_a_budget_of_nothing_ends_the_reply_at_once(read: Read, make_request: Ca
     reply = Reply(make_request(), Words(), 0)
     assert reply.feed(()) == []
     assert (reply.reason, reply.n_tokens) == ("length", 0)
+
+
+class Announcing(PlainText):
+    """Announces a call with the first token and completes it with the second."""
+
+    def __init__(self) -> None:
+        self.n_calls, self._n_fed = 0, 0
+
+    def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
+        """A call in two fragments."""
+        self._n_fed += 1
+        self.n_calls = int(self._n_fed == 2)
+        return (ToolCallStart(0, "call_0", "f"),) if self._n_fed == 1 else (ToolCallDelta(0, "{}"),)
+
+
+@pytest.mark.parametrize(("budget", "reason"), [(1, "length"), (2, "tool_calls")])
+def test_a_call_that_was_announced_but_cut_is_no_tool_call(
+    budget: int, reason: str, make_request: Callable[..., GenerationRequest]
+) -> None:
+    reply = Reply(make_request(parser=Announcing()), FakeTokenizer(), budget)
+    reply.feed([ord("a"), ord("b")])
+    assert reply.reason == reason

@@ -64,8 +64,7 @@ REPLIES: dict[str, tuple[Sequence[Event], Finish, list[str]]] = {
         Finish("tool_calls", USAGE),
         ["thinking", "text", "tool_use", "text", "tool_use"],
     ),
-    "call and sequence": ((*PARIS, TextDelta("x")), Finish("stop_sequence", USAGE, "END"), ["tool_use", "text"]),
-    "call and budget": ((*PARIS, TextDelta("x")), Finish("length", USAGE), ["tool_use", "text"]),
+    "call and text": ((*PARIS, TextDelta("x")), Finish("tool_calls", USAGE), ["tool_use", "text"]),
 }
 STOP_REASONS = {"text": "end_turn", "empty": "end_turn", "reasoning": "end_turn", "sequence": "stop_sequence"} | {
     "budget": "max_tokens",
