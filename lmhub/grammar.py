@@ -197,9 +197,9 @@ class _Tokens:
         self._tokenizer, self._pieces = tokenizer, pieces
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """The ids of text that a grammar leaves no choice about; none where a vocabulary puts a blank before text."""
+        """The ids of text that a grammar leaves no choice about; none where normalisation changes the text."""
         read = text.decode() if isinstance(text, bytes) else text
-        ids = self._tokenizer.encode(read)
+        ids = self._tokenizer.encode_continuation(read)
         return ids if b"".join(self._pieces[id] for id in ids) == read.encode() else []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from lmhub.errors import GenerationError, NotSupported, RequestError
 from lmhub.grammar import CACHED, MAX_SOURCE, GrammarEngine
 from lmhub.guide import GAP, Thinking
 from lmhub.testing.fake import END_OF_TEXT, END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL, FakeTokenizer
+from lmhub.tokenize import Tokenizer, load_tokenizer
 from lmhub.types import Constraint, GrammarSpec
 
 N_VOCAB = 300  # more than the tokenizer knows: the rest is padding
@@ -383,3 +385,45 @@ def test_a_reply_is_what_was_asked_for_or_calls(engine: GrammarEngine, text: str
 def test_a_broken_grammar_for_calls_is_told_in_time(engine: GrammarEngine) -> None:
     with pytest.raises(RequestError, match="lark in tools"):
         engine.constraint(None, calls=GrammarSpec("lark", "start: nowhere", "tools"), openers=OPENERS)
+
+
+# --- vocabularies that put a blank before a text ---------------------------------------------------------------------
+
+
+def spaced_tokenizer() -> Tokenizer:
+    """A SentencePiece vocabulary: bytes, letters, and words that hold the blank before them."""
+    control, byte, normal = 3, 6, 1
+    words = ["▁", "a", "b", "c", "ab", "▁a", "▁ab", "▁c", "{", '"', "}", ":", "▁{", '{"', "1", "2", "▁▁", "▁▁▁▁"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{value:02X}>" for value in range(256)), *words]
+    return load_tokenizer(
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.scores": [0.0] * 259 + [-float(place) for place in range(len(words))],
+            "tokenizer.ggml.token_type": [2, control, control, *[byte] * 256, *[normal] * len(words)],
+            "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": 2,
+            "tokenizer.ggml.add_space_prefix": True,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "whole"),
+    [
+        (GrammarSpec("regex", "(ab c|b a){3}", "regex"), r"(ab c|b a){3}"),
+        (schema({"type": "object", "properties": {"ab": {"enum": [1, 2]}}, "required": ["ab"]}), r"\{\s*\"ab\".*"),
+    ],
+)
+def test_forced_text_has_no_blank_before_it(spec: GrammarSpec, whole: str) -> None:
+    tokenizer = spaced_tokenizer()
+    grammars = GrammarEngine(tokenizer, tokenizer.n_vocab, tokenizer.eog)
+    for seed in range(5):
+        constraint, draw, reply = grammars.constraint(spec), np.random.default_rng(seed), b""
+        for _ in range(200):
+            token = int(draw.choice(sorted(allowed(constraint))))
+            constraint.commit(token)
+            if token in tokenizer.eog:
+                break
+            reply += tokenizer.piece(token)
+        assert re.match(whole, reply.decode()), reply

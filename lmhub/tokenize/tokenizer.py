@@ -77,6 +77,10 @@ class Tokenizer:
         """
         return self.encode_segments(((text, special),))
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """Token ids of ordinary `text` in the middle of a reply: no blank is put before it. Raises as `encode`."""
+        return self._encode_ordinary(text, prefix="")
+
     def encode_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
         """Token ids of `(text, is_markup)` segments, without BOS. Special tokens are recognised in markup only.
 
@@ -97,7 +101,7 @@ class Tokenizer:
         ids += self._encode_ordinary("".join(waiting))
         return ids
 
-    def _encode_ordinary(self, text: str) -> list[int]:
+    def _encode_ordinary(self, text: str, prefix: str | None = None) -> list[int]:
         if not text:
             return []
         try:
@@ -106,7 +110,7 @@ class Tokenizer:
             code = ord(text[error.start])
             raise RequestError(f"The text holds U+{code:04X}, half of a surrogate pair, not a character.") from None
         ids: list[int] = []
-        for item in self._shorthand.split(self._prefix + text):
+        for item in self._shorthand.split((self._prefix if prefix is None else prefix) + text):
             if isinstance(item, str):
                 ids += self._encoder.encode(item)
             else:
