@@ -9,15 +9,6 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder with the golden models beside the repository; tests that need it are skipped where it is absent."""
-    path = Path(__file__).resolve().parents[2] / "shared"
-    if not path.is_dir():
-        pytest.skip(f"the golden models are not here ({path} does not exist)")
-    return path
-
-
-@pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds `model.gguf`, the file that the documentation speaks of: a tiny random Qwen3."""
     from lmhub.testing.tiny import decoder, write

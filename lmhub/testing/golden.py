@@ -7,11 +7,12 @@ which shows what such an engine may be off by.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lmhub.model import CausalLM
+from lmhub.model import CausalLM, Chunk
 from lmhub.testing.drive import greedy, logits_of
 from lmhub.testing.reference import nmse, relative_error
 
@@ -61,6 +62,16 @@ class Golden:
             theirs += list(np.abs(other - want).mean(axis=1))
         limit = slack * float(np.median(theirs)) + 1e-3
         assert float(np.median(ours)) <= limit, f"{kind}: median error {np.median(ours):.4g}, limit {limit:.4g}"
+
+    def check_cuts_and_neighbours(self, model: CausalLM, names: Sequence[str], n_ctx: int) -> None:
+        """Row invariance, to the bit: prompts in pieces, and several in one step, give the logits of each alone."""
+        prompts = [self.tokens(name) for name in names]
+        alone = [logits_of(model, prompt) for prompt in prompts]
+        for cut in (1, 3, 7):
+            assert logits_of(model, prompts[1], cut).tobytes() == alone[1].tobytes(), f"{names[1]} in pieces of {cut}"
+        states = [model.new_state(n_ctx) for _ in prompts]
+        mixed = model.forward([Chunk(s, prompt, "all") for s, prompt in zip(states, prompts, strict=True)])
+        assert mixed.tobytes() == np.concatenate(alone).tobytes(), "several prompts in one step"
 
     @staticmethod
     def _check(prompt: str, got: np.ndarray, want: np.ndarray) -> None:

@@ -17,6 +17,30 @@ if TYPE_CHECKING:
     from lmhub.testing.tiny import Tiny
 
 
+@pytest.fixture(scope="session")
+def shared(pytestconfig: pytest.Config) -> Path:
+    """The folder with golden models beside the repository; tests that need it are skipped where it is absent."""
+    path = pytestconfig.rootpath.parent / "shared"
+    if not path.is_dir():
+        pytest.skip(f"the golden models are not here ({path} does not exist)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def zoo(shared: Path) -> Path:
+    """The golden models, one folder each."""
+    return shared / "zoo"
+
+
+@pytest.fixture(scope="module")
+def oracle(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """The function `logits(file, tokens, mutation="")` of the `oracle.py` beside the test: a float64 forward pass."""
+    from runpy import run_path
+
+    function: Callable[..., Any] = run_path(str(request.path.with_name("oracle.py")))["logits"]
+    return function
+
+
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     """A hub without any installed plugin; `hub.plugins.register(plugin, name)` adds one. Closed at the end."""

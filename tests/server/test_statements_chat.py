@@ -54,6 +54,9 @@ def schema_format(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
 def test_046_a_minimal_request(api: Make) -> None:
     body = api().chat().json()
     assert body["object"] == "chat.completion" and body["id"].startswith("chatcmpl-")
@@ -142,6 +145,9 @@ def test_055_a_late_system_message_does_not_fail(api: Make) -> None:
     assert api().chat(messages=[USER, {"role": "system", "content": "Be brief"}, USER]).status_code == 200
 
 
+# --- sampling and budgets --------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("value", [2.1, -0.1, "1", True])
 def test_056_temperature_out_of_range(api: Make, value: Any) -> None:
     assert api().error(temperature=value)["param"] == "temperature"
@@ -209,6 +215,9 @@ def test_066_stop_strings_that_are_none(api: Make, stop: Any) -> None:
     assert api().error(stop=stop)["param"] == "stop"
 
 
+# --- streams and usage -----------------------------------------------------------------------------------------------
+
+
 def test_067_stream_options_need_a_stream(api: Make) -> None:
     assert api().error(stream_options={"include_usage": True})["param"] == "stream_options"
 
@@ -258,6 +267,9 @@ def test_076_a_prompt_that_does_not_fit(api: Make, stream: bool) -> None:
 
 def test_077_a_full_context_ends_the_reply(api: Make) -> None:
     assert api("x" * 1000, engine={"n_ctx": 512}).reply()["finish_reason"] == "length"
+
+
+# --- choices, log probabilities, biases ------------------------------------------------------------------------------
 
 
 def test_078_several_choices(api: Make) -> None:
@@ -322,6 +334,9 @@ def test_083_biases(api: Make) -> None:
     assert made.reply(logit_bias=[["H", False]], max_tokens=1)["message"]["content"] != "H"
     for bias in ({"H": 1}, {"72": 101}, {"100000": 1}):
         assert made.error(logit_bias=bias)["param"] == "logit_bias"
+
+
+# --- what replies must match -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["functions", "function_call", "audio", "prediction", "web_search_options"])
@@ -418,6 +433,9 @@ def test_093_without_the_grammar_engine(api: Make, monkeypatch: pytest.MonkeyPat
     assert response.status_code == 501
     error = response.json()["error"]
     assert (error["type"], error["param"]) == ("not_supported_error", "response_format")
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
 
 
 def test_094_to_096_and_108_a_call(api: Make) -> None:
@@ -536,6 +554,9 @@ def test_110_custom_tools(api: Make) -> None:
 
 
 THINKS = "<think>\nhm\n</think>\n\n42"
+
+
+# --- reasoning and errors --------------------------------------------------------------------------------------------
 
 
 def test_111_and_114_reasoning_comes_apart(api: Make) -> None:

@@ -269,8 +269,7 @@ def test_207_other_shapes(api: Make) -> None:
 
 def test_207_the_tokenizer_of_a_real_family(api: Make, shared: Any) -> None:
     files = sorted((shared / "vocab").rglob("*.gguf"))
-    if not files:
-        pytest.skip("no vocabulary files here")
+    assert files
     with open_gguf(files[0]) as file:
         tokenizer = load_tokenizer(file.metadata)
     made = api(FakeModel(b"x", n_vocab=tokenizer.n_vocab))
