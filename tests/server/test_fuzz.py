@@ -1,7 +1,7 @@
 """Bodies that no client would send, against the whole application: each is answered in its dialect, none with a 500.
 
 Sound bodies of every route are changed in fields (from the schemas of `/openapi.json`), in places deep inside and in
-bytes. `LMHUB_FUZZ=20000 pytest tests/server/test_fuzz.py` sends that many from a random seed; a failure prints
+bytes. `LMHUB_FUZZ_BODIES=20000 pytest tests/server/test_fuzz.py` sends that many from a random seed; a failure prints
 the smallest body that Hypothesis found, and `--hypothesis-show-statistics` tells how the rest was answered.
 """
 
@@ -31,7 +31,7 @@ from lmhub.testing.serving import fake_loaded
 from lmhub.testing.sse import frames
 from lmhub.testing.tiny import decoder, write
 
-LONG = int(os.environ.get("LMHUB_FUZZ", "0"))
+LONG = int(os.environ.get("LMHUB_FUZZ_BODIES", "0"))
 N_SCRIPTED, N_CONSTRAINED = (LONG, LONG // 4) if LONG else (1000, 150)
 LARGEST_ANSWER = 4 << 20  # bytes: 8 replies that fill the context, with 20 alternatives for each token
 KEY = "sk-kept-to-itself"
