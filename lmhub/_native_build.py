@@ -15,10 +15,11 @@ _LMK = Path("lmhub/include/lmk.h")
 
 ffibuilder = cffi.FFI()
 ffibuilder.cdef(_build["cdef_of"](_LMK.read_text()))
-ffibuilder.cdef(_build["cdef_of"]((_CSRC / "native.h").read_text()))
+for header in ("native.h", "drafts.h"):
+    ffibuilder.cdef(_build["cdef_of"]((_CSRC / header).read_text()))
 ffibuilder.set_source(
     "lmhub._native",
-    '#define LMK_CORE\n#include "native.h"\n',
+    '#define LMK_CORE\n#include "native.h"\n#include "drafts.h"\n',
     sources=[path for path in _build["c_files"](_CSRC) if path.endswith(".c")],
     include_dirs=[str(_LMK.parent), str(_CSRC)],
     depends=[path for path in _build["c_files"](_CSRC) if path.endswith(".h")] + [_LMK.as_posix()],

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from importlib.util import find_spec
@@ -164,7 +165,7 @@ class _Matcher:
     """A Matcher over llguidance's."""
 
     def __init__(self, matcher: Any, n_vocab: int):
-        self._matcher = matcher
+        self._matcher, self._n_vocab = matcher, n_vocab
         self._mask: Bits = np.zeros(-(-n_vocab // 32), np.uint32)
 
     def mask(self) -> Bits:
@@ -178,6 +179,16 @@ class _Matcher:
         """See Matcher."""
         if not self._matcher.consume_token(token):
             raise _failed(self._matcher.get_error() or "the reply had ended")
+
+    def forced(self) -> Sequence[int]:
+        """See Matcher. Not the end of the reply, which has several ids."""
+        forced: Sequence[int] = self._matcher.compute_ff_tokens()
+        return forced
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        """See Matcher."""
+        known = next((at for at, token in enumerate(tokens) if not 0 <= token < self._n_vocab), len(tokens))
+        return int(self._matcher.validate_tokens(list(tokens[:known])))  # an id out of range would break the matcher
 
     @property
     def is_complete(self) -> bool:

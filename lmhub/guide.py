@@ -9,7 +9,7 @@ One `Guide` serves one reply and is the engine's `Constraint`. Knows no grammar 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -31,6 +31,14 @@ class Matcher(Protocol):
 
     def commit(self, token: int) -> None:
         """`token` comes next. Raises GenerationError if it cannot."""
+        ...
+
+    def forced(self) -> Sequence[int]:
+        """Ids that come next because no others may, as far as that is known. Nothing is committed."""
+        ...
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, in this order, may come next; rather too few than too many. Nothing is committed."""
         ...
 
     @property
@@ -144,3 +152,52 @@ class Guide:
         if self._call.is_complete:
             self._call, self._gap_left = None, GAP
             self._phase = "body" if self._base is None else "tail"
+
+    def forced(self) -> Sequence[int]:
+        """See Constraint. Known inside of a grammar only."""
+        if self._phase == "call":
+            assert self._call is not None
+            return self._call.forced()
+        return self._base.forced() if self._phase == "body" and self._base is not None else ()
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        """See Constraint. Counts no further than the token that ends a part of the reply."""
+        match self._phase:
+            case "call":
+                assert self._call is not None
+                return self._call.accepts(tokens)
+            case "body":
+                if self._base is not None:
+                    return self._base.accepts(tokens)
+                return _up_to(tokens, last=self._openers)
+            case "think":
+                assert self._thinking is not None
+                return _up_to(tokens, last=self._openers | {self._thinking.close}, before=self._alphabet.eog)
+            case "head" | "tail":
+                return self._accepts_in_gap(tokens)
+
+    def _accepts_in_gap(self, tokens: Sequence[int]) -> int:
+        gap_left = self._gap_left
+        for place, token in enumerate(tokens):
+            n_breaks = self._alphabet.breaks.get(token, 0)
+            if token in self._openers:
+                return place + 1
+            if self._may_think and self._thinking is not None and token == self._thinking.open:
+                return place + 1
+            if not 0 < n_breaks <= gap_left:
+                if self._phase == "tail":
+                    return place + (token in self._alphabet.eog)
+                assert self._base is not None
+                return place + self._base.accepts(tokens[place:])
+            gap_left -= n_breaks
+        return len(tokens)
+
+
+def _up_to(tokens: Sequence[int], last: Set[int], before: Set[int] = frozenset()) -> int:
+    """How many tokens there are up to the first one of `last`, that one included, or of `before`, without it."""
+    for place, token in enumerate(tokens):
+        if token in before:
+            return place
+        if token in last:
+            return place + 1
+    return len(tokens)
