@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lmhub.gguf import GGUFFile
     from lmhub.model import BlockLM, CausalLM
 
-KVDtype = str  # "f16" | "f32"
+KVDtype = str  # "f16" | "f32" | "q8_0" (head dimensions: multiples of 32)
 
 
 @dataclass(frozen=True, slots=True)

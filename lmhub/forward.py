@@ -28,13 +28,19 @@ _WANT = {"none": lib.LMK_WANT_NONE, "last": lib.LMK_WANT_LAST, "all": lib.LMK_WA
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The shape of a model's KV cache, apart from its capacity. All layers are alike."""
+    """The shape of a model's KV cache, apart from its capacity. All layers are alike.
+
+    Raises KernelError for a dtype that does not fit the head dimensions.
+    """
 
     n_layer: int
     n_kv: int
     k_dim: int
     v_dim: int
     dtype: KVDtype
+
+    def __post_init__(self) -> None:
+        KVState.nbytes_for(self.n_layer, self.n_kv, self.k_dim, self.v_dim, 1, self.dtype)
 
     def state(self, n_ctx: int) -> KVState:
         """An empty cache of `n_ctx` positions. Raises KernelError when that is not possible."""

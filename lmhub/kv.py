@@ -1,45 +1,62 @@
 """The state of families whose memory is a KV cache and nothing else: `KVState`, behind the C struct `lmk_kv`.
 
-Knows no model. The kernels read and write the cache; this owns the memory, which commits page by page as it fills.
+Knows no model and no file. The kernels read and write the cache, and `csrc/cache.c` moves its rows. This owns the
+memory, which commits page by page as it fills, and holds every position to its bounds before C sees it.
 """
 
 from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmhub.errors import KernelError
 from lmhub.model import State
-from lmhub.native import ffi, pages
+from lmhub.native import ffi, lib, pages
 
-_DTYPES: dict[str, tuple[int, np.dtype[np.floating]]] = {  # GGML type id, numpy type
-    "f32": (0, np.dtype(np.float32)),
-    "f16": (1, np.dtype(np.float16)),
+
+class Element(NamedTuple):
+    """How a KV dtype is stored: its GGML type, the numpy type of one block, and the values in a block."""
+
+    type_id: int
+    block: np.dtype[Any]
+    n_values: int
+
+
+ELEMENTS = {
+    "f16": Element(1, np.dtype(np.float16), 1),
+    "f32": Element(0, np.dtype(np.float32), 1),
+    "q8_0": Element(8, np.dtype([("scale", np.float16), ("q", np.int8, (32,))]), 32),
 }
 
 
 class KVState(State):
     """One sequence's keys and values over `n_layer` attention layers of one geometry.
 
-    `k` and `v` are arrays (n_layer, n_kv, capacity, dim) of the cache's dtype; rows from `n_tokens` on hold anything.
+    `k` and `v` are arrays (n_layer, n_kv, capacity, dim) of the cache's dtype, for q8_0 (..., dim / 32) of blocks of a
+    scale and 32 integers; rows from `n_tokens` on hold anything.
     """
 
     def __init__(self, n_layer: int, n_kv: int, k_dim: int, v_dim: int, capacity: int, dtype: str = "f16"):
         nbytes = self.nbytes_for(n_layer, n_kv, k_dim, v_dim, capacity, dtype)
-        type_id, kind = _DTYPES[dtype]
+        element = ELEMENTS[dtype]
         self.n_tokens = 0
         self.capacity = capacity
+        self.row_nbytes = self.nbytes_for(n_layer, n_kv, k_dim, v_dim, 1, dtype)
+        self.layout = _layout(n_layer, n_kv, k_dim, v_dim, dtype)
         self._memory = pages(nbytes)
-        n_keys = n_layer * n_kv * capacity * k_dim
-        flat = np.frombuffer(self._memory, kind, nbytes // kind.itemsize)
-        self.k: NDArray[np.floating] = flat[:n_keys].reshape(n_layer, n_kv, capacity, k_dim)
-        self.v: NDArray[np.floating] = flat[n_keys:].reshape(n_layer, n_kv, capacity, v_dim)
+        n_keys = n_layer * n_kv * capacity * k_dim // element.n_values
+        flat = np.frombuffer(self._memory, element.block, nbytes // element.block.itemsize)
+        self.k: NDArray[Any] = flat[:n_keys].reshape(n_layer, n_kv, capacity, k_dim // element.n_values)
+        self.v: NDArray[Any] = flat[n_keys:].reshape(n_layer, n_kv, capacity, v_dim // element.n_values)
         self.c = ffi.new(
             "lmk_kv *",
             {
                 "k": ffi.cast("void *", self.k.ctypes.data),
                 "v": ffi.cast("void *", self.v.ctypes.data),
-                "dtype": type_id,
+                "dtype": element.type_id,
                 "n_layer": n_layer,
                 "n_kv": n_kv,
                 "k_dim": k_dim,
@@ -50,10 +67,17 @@ class KVState(State):
 
     @staticmethod
     def nbytes_for(n_layer: int, n_kv: int, k_dim: int, v_dim: int, capacity: int, dtype: str = "f16") -> int:
-        """Bytes of a cache of that geometry, by arithmetic alone. KernelError for a dtype other than f16 and f32."""
-        if dtype not in _DTYPES:
-            raise KernelError(f"A KV cache of type {dtype!r} is not possible; choose f16 or f32.")
-        return n_layer * n_kv * capacity * (k_dim + v_dim) * _DTYPES[dtype][1].itemsize
+        """Bytes of a cache of that geometry, by arithmetic alone. KernelError for a dtype that does not fit it."""
+        if dtype not in ELEMENTS:
+            raise KernelError(f"A KV cache of type {dtype!r} is not possible; choose f16, f32 or q8_0.")
+        element = ELEMENTS[dtype]
+        for dim in (k_dim, v_dim):
+            if dim % element.n_values:
+                raise KernelError(
+                    f"A {dtype} KV cache wants head dimensions that are multiples of {element.n_values}, "
+                    f"and this model has one of {dim}; choose f16."
+                )
+        return n_layer * n_kv * capacity * (k_dim + v_dim) // element.n_values * element.block.itemsize
 
     @property
     def address(self) -> int:
@@ -69,13 +93,43 @@ class KVState(State):
         return True
 
     def copy_prefix(self, other: State, n_tokens: int) -> bool:
+        if other is self:
+            return n_tokens <= self.n_tokens and self.truncate(n_tokens)
         self.n_tokens = 0
-        if not isinstance(other, KVState) or n_tokens > min(other.n_tokens, self.capacity):
+        if not isinstance(other, KVState) or other.layout != self.layout:
             return False
-        for mine, theirs in ((self.k, other.k), (self.v, other.v)):
-            if mine.dtype != theirs.dtype or mine.shape[:2] != theirs.shape[:2] or mine.shape[3] != theirs.shape[3]:
-                return False
-        self.k[:, :, :n_tokens] = other.k[:, :, :n_tokens]
-        self.v[:, :, :n_tokens] = other.v[:, :, :n_tokens]
+        if not 0 <= n_tokens <= min(other.n_tokens, self.capacity):
+            return False
+        lib.lmk_kv_copy(self.c, other.c, n_tokens)
         self.n_tokens = n_tokens
         return True
+
+    def trim(self) -> None:
+        lib.lmk_kv_trim(self.c, self.n_tokens)
+
+    def read_rows(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """`State.read_rows`; within a layer's keys and within its values, the order is (position, kv head, dim)."""
+        if not 0 <= start <= stop <= self.n_tokens:
+            raise KernelError(f"Rows [{start}, {stop}) are not all in a cache of {self.n_tokens}; read fewer.")
+        rows = np.empty((stop - start) * self.row_nbytes, np.uint8)
+        lib.lmk_kv_read(self.c, start, stop - start, ffi.from_buffer(rows))
+        return rows
+
+    def write_rows(self, rows: NDArray[np.uint8]) -> None:
+        """`State.write_rows`. Raises KernelError for what is not a whole number of rows as well."""
+        n, rest = divmod(rows.nbytes, self.row_nbytes)
+        if rest or rows.dtype != np.uint8 or not rows.flags.c_contiguous:
+            raise KernelError(f"{rows.nbytes} bytes are not rows of {self.row_nbytes}; they come from another cache.")
+        if self.n_tokens + n > self.capacity:
+            raise KernelError(
+                f"{n} rows do not fit behind {self.n_tokens} in a cache of {self.capacity}; use a larger context."
+            )
+        lib.lmk_kv_write(self.c, self.n_tokens, n, ffi.from_buffer(rows))
+        self.n_tokens += n
+
+
+def _layout(n_layer: int, n_kv: int, k_dim: int, v_dim: int, dtype: str) -> str:
+    """Canonical JSON: equal texts mean that rows can be exchanged."""
+    geometry = {"n_layer": n_layer, "n_kv": n_kv, "k_dim": k_dim, "v_dim": v_dim, "dtype": dtype}
+    geometry["order"] = "layer, k|v, row, kv_head, dim"
+    return json.dumps(geometry, sort_keys=True, separators=(",", ":"))

@@ -77,7 +77,8 @@ class Sampler:
         """
         if row.shape != (self.n_vocab,) or row.dtype != np.float32:
             raise ValueError(f"a row must be float32 ({self.n_vocab},)")
-        if len(penalty_ids) != len(penalty_counts) or len(bias_ids) != len(bias):
+        n_penalised, n_biased = len(penalty_ids), len(bias_ids)
+        if n_penalised != len(penalty_counts) or n_biased != len(bias):
             raise ValueError("penalty ids and counts, and bias ids and values, must have one length each")
         if mask is not None and (mask.dtype != np.uint32 or len(mask) < (self.n_vocab + 31) // 32):
             raise ValueError(f"a mask must be uint32 ({(self.n_vocab + 31) // 32},)")
@@ -90,13 +91,13 @@ class Sampler:
             self.n_vocab,
             p,
             ffi.NULL if mask is None else ffi.from_buffer("uint32_t[]", mask),
-            ffi.from_buffer("int32_t[]", penalty_ids),
-            ffi.from_buffer("int32_t[]", penalty_counts),
-            len(penalty_ids),
-            ffi.from_buffer("int32_t[]", bias_ids),
-            ffi.from_buffer("float[]", bias),
-            len(bias_ids),
-            uniform(params.seed, index),
+            ffi.from_buffer("int32_t[]", penalty_ids) if n_penalised else ffi.NULL,
+            ffi.from_buffer("int32_t[]", penalty_counts) if n_penalised else ffi.NULL,
+            n_penalised,
+            ffi.from_buffer("int32_t[]", bias_ids) if n_biased else ffi.NULL,
+            ffi.from_buffer("float[]", bias) if n_biased else ffi.NULL,
+            n_biased,
+            lib.lmk_uniform(params.seed, index),
             self._scratch_c,
             self._token,
         )

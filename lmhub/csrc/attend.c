@@ -1,4 +1,4 @@
-/* attend.c: the KV cache and causal attention over it (online softmax, arXiv:1805.02867).
+/* attend.c: causal attention over the KV cache (online softmax, arXiv:1805.02867).
  *
  * Positions come in tiles of 64, anchored at position 0 of the sequence. Every (query row, head) pair walks the tiles
  * that its window touches in ascending order and sees nothing but its own positions in them, so that its arithmetic is
@@ -11,53 +11,6 @@
 #include <string.h>
 
 #define MAX_PAIRS 64               /* (row, head) pairs per task, as far as one row has no more heads than that */
-
-/* ---- cache ---- */
-
-static char *cache_rows(void *base, const lmk_kv *kv, int32_t il, int32_t head, int64_t position, int32_t dim)
-{
-    const int64_t row = ((int64_t)il * kv->n_kv + head) * kv->capacity + position;
-    return (char *)base + row * dim * (kv->dtype == LMK_F16 ? 2 : 4);
-}
-
-typedef struct append_job {
-    const lmk_kernels *kernels;
-    const lmk_span *span;
-    const float *k, *v;            /* of the span's first row */
-    int32_t il;
-} append_job;
-
-static void write_row(const lmk_kernels *kernels, void *dst, const float *src, int32_t dim, int32_t dtype)
-{
-    if (dtype == LMK_F16) kernels->to_f16(dst, src, dim);
-    else memcpy(dst, src, (size_t)dim * sizeof(float));
-}
-
-static void append_rows(void *arg, int64_t begin, int64_t end, int thread)
-{
-    (void)thread;
-    const append_job *j = arg;
-    const lmk_kv *kv = j->span->kv;
-    for (int64_t i = begin; i < end; i++)
-        for (int32_t h = 0; h < kv->n_kv; h++) {
-            const int64_t at = j->span->n_past + i;
-            const float *k = j->k + (i * kv->n_kv + h) * kv->k_dim, *v = j->v + (i * kv->n_kv + h) * kv->v_dim;
-            write_row(j->kernels, cache_rows(kv->k, kv, j->il, h, at, kv->k_dim), k, kv->k_dim, kv->dtype);
-            write_row(j->kernels, cache_rows(kv->v, kv, j->il, h, at, kv->v_dim), v, kv->v_dim, kv->dtype);
-        }
-}
-
-void lmk_kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v)
-{
-    for (int32_t s = 0; s < n_spans; s++) {
-        const lmk_kv *kv = spans[s].kv;
-        const int64_t kw = (int64_t)kv->n_kv * kv->k_dim, vw = (int64_t)kv->n_kv * kv->v_dim;
-        append_job job = { c->kernels, &spans[s], k + spans[s].row * kw, v + spans[s].row * vw, il };
-        lmk_parallel(lmk_threads(), spans[s].n, 1 + 16384 / (kw + vw), append_rows, &job);
-    }
-}
-
-/* ---- attention ---- */
 
 typedef struct attend_job {
     const lmk_kernels *kernels;
@@ -111,8 +64,8 @@ static int32_t rows_per_task(int32_t heads)
 
 static const float *tile_rows(const lmk_kernels *k, float *buffer, const char *src, int64_t n, int32_t dim, int32_t dtype)
 {
-    if (dtype != LMK_F16) return (const float *)(const void *)src;
-    k->from_f16(buffer, (const uint16_t *)(const void *)src, n * dim);
+    if (dtype == LMK_F32) return (const float *)(const void *)src;
+    k->dequant(dtype, src, buffer, n * dim);
     return buffer;
 }
 
@@ -155,8 +108,8 @@ static void attend_block(const attend_job *job, const lmk_span *span, int32_t he
     int64_t tile = first_seen(span->n_past + row, job->window) / LMK_TILE * LMK_TILE;
     for (; tile <= last; tile += LMK_TILE) {
         const int64_t n = lmk_min(LMK_TILE, last + 1 - tile);
-        const float *k = tile_rows(kernels, t.k, cache_rows(kv->k, kv, job->il, head, tile, kv->k_dim), n, kv->k_dim, kv->dtype);
-        const float *v = tile_rows(kernels, t.v, cache_rows(kv->v, kv, job->il, head, tile, kv->v_dim), n, kv->v_dim, kv->dtype);
+        const float *k = tile_rows(kernels, t.k, lmk_keys(kv, job->il, head, tile), n, kv->k_dim, kv->dtype);
+        const float *v = tile_rows(kernels, t.v, lmk_values(kv, job->il, head, tile), n, kv->v_dim, kv->dtype);
         kernels->dot_f32(t.score_row, k, kv->k_dim, n, t.q, pairs, kv->k_dim);
         for (int32_t r = 0, same; r < n_rows; r += same) {
             const int lo = tile_lo(job, span, row + r, tile), hi = tile_hi(span, row + r, tile);

@@ -23,6 +23,10 @@
 #define LMK_TILE 64                /* positions per KV tile, anchored at position 0 */
 #define LMK_MAX_THREADS 256
 
+/* How far ahead of the packed block in work the next ones are asked for: three blocks, past the end of a group into the
+ * next one, which the hardware would not guess. Only the first rows of x have to wait for memory. */
+#define LMK_AHEAD (3 * LMK_BLOCK * LMK_GROUP)
+
 enum { LMK_F32 = 0, LMK_F16 = 1, LMK_Q8_0 = 8 };   /* GGML type ids that the core treats by name */
 
 typedef struct lmk_q8_block {      /* 32 activations of one row */
@@ -36,8 +40,8 @@ typedef struct lmk_kernels {
 
     /* dst (n) = the float values of n elements at src; n is a whole number of blocks. 0, or -1 for an unknown type. */
     int (*dequant)(int32_t type, const void *src, float *dst, int64_t n);
-    void (*from_f16)(float *y, const uint16_t *x, int64_t n);
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);     /* nearest, ties to even */
+    void (*to_q8_0)(uint8_t *y, const float *x, int64_t n);     /* blocks of a file: F16 scale, 32 int8; n: a multiple */
 
     /* y[j][i] = w[i] · x[j] for n_w rows of w (k each, ldw apart) and n_x rows of x */
     void (*dot_f32)(float *const *y, const float *w, int64_t ldw, int64_t n_w, const float *const *x, int64_t n_x,
@@ -52,7 +56,10 @@ typedef struct lmk_kernels {
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t dim);
     void (*axpy)(float *y, float a, const float *x, int64_t n);                          /* y += a x, fused */
     float (*max)(const float *x, int64_t n);
+    float (*checked_max)(const float *x, int64_t n);                                     /* NaN where any is NaN or +inf */
     float (*exp_sum)(float *y, const float *x, int64_t n, float shift, float factor);    /* y = exp((x - shift) factor) */
+    /* sum[t] of the x (n), none of them negative, that are >= least[t]; t < 3 */
+    void (*sum_least)(const float *x, int64_t n, const float *least, float *sum);
 
     /* Online softmax over one KV tile. s (64): raw scores in, weights out, 0 outside [lo, hi). Updates the running
      * maximum and sum; returns what earlier results must be multiplied by. */
@@ -97,7 +104,11 @@ int lmk_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* pool.c: as many threads as `width`, the caller included. Ops that need scratch per thread read lmk_threads() once. */
 void lmk_parallel(int width, int64_t n, int64_t grain, lmk_range_fn fn, void *arg);
 
-/* linear.c, experts.c, rows.c, attend.c: the ops behind the public table; lmk.h says what they do */
+/* cache.c: vectors of one kv head in layer `il`, from a position on */
+const char *lmk_keys(const lmk_kv *kv, int32_t il, int32_t head, int64_t position);
+const char *lmk_values(const lmk_kv *kv, int32_t il, int32_t head, int64_t position);
+
+/* linear.c, experts.c, rows.c, cache.c, attend.c: the ops behind the public table; lmk.h says what they do */
 int lmk_get_rows(lmk_ctx *c, float *y, const lmk_weight *w, const int32_t *ids, int64_t n);
 int lmk_linear(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n);
 

@@ -36,6 +36,12 @@ static void e_q4_1(const uint8_t *b, float *y)
     for (int g = 0; g < 2; g++) v_store(y + 16 * g, v_add(v_mul(d, i_to_float(e_nibbles(b + 4, 4 * g))), m));
 }
 
+static void e_q8_0(const uint8_t *b, float *y)
+{
+    const v16 d = e_half(b);
+    for (int g = 0; g < 2; g++) v_store(y + 16 * g, v_mul(d, i_to_float(i_load_i8((const int8_t *)b + 2 + 16 * g))));
+}
+
 /* The 6-bit scale and minimum of group g of Q4_K and Q5_K */
 ALWAYS void e_scale_min(const uint8_t *s, int g, v16 d, v16 dmin, v16 *scale, v16 *min)
 {
@@ -93,6 +99,7 @@ static int expand(int32_t type, const uint8_t *b, float *y, int64_t n)
         return 1;
         EACH_BLOCK(2, e_q4_0, 32, 18)
         EACH_BLOCK(3, e_q4_1, 32, 20)
+        EACH_BLOCK(8, e_q8_0, 32, 34)
         EACH_BLOCK(12, e_q4_k, 256, 144)
         EACH_BLOCK(13, e_q5_k, 256, 176)
         EACH_BLOCK(14, e_q6_k, 256, 210)

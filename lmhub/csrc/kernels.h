@@ -9,6 +9,10 @@
 #define LANES LMK_LANES
 #define ALWAYS static inline __attribute__((always_inline))
 
+/* Adding it to a float below 2^22 rounds that float to an integer, which then sits in the low bits. */
+#define ROUNDER 12582912.0f
+#define ROUNDER_BITS 0x4b400000u
+
 /* ---- conversions ---- */
 
 static void from_f16(float *y, const uint16_t *x, int64_t n)
@@ -33,6 +37,29 @@ static void to_f16(uint16_t *y, const float *x, int64_t n)
     }
 }
 
+/* The scale is max |x| / 127 as a half, the integers x over that half, rounded to nearest even. A half below 2^-14 is
+ * coarse and may be too small for the largest x, which is then cut to 127. NaN and what overflows a half make NaN. */
+static void to_q8_0(uint8_t *y, const float *x, int64_t n)
+{
+    const i16x magnitude = i_set(0x7fffffff);
+    for (; n > 0; n -= LMK_BLOCK, x += LMK_BLOCK, y += 2 + LMK_BLOCK) {
+        v16 x0 = v_load(x), x1 = v_load(x + LANES);
+        int32_t top = i_top(i_max(i_and(v_bits(x0), magnitude), i_and(v_bits(x1), magnitude)));
+        float amax;
+        memcpy(&amax, &top, 4);
+        uint16_t scale[LANES];
+        v_store_f16(scale, v_set(amax / 127.0f));
+        if (top >= 0x7f800000 || scale[0] >= 0x7c00) scale[0] = 0x7e00;
+        memcpy(y, scale, 2);
+        memset(y + 2, 0, LMK_BLOCK);
+        if (!scale[0] || scale[0] == 0x7e00) continue;
+        const v16 d = v_load_f16(scale), least = v_set(-127.0f), most = v_set(127.0f), rounder = v_set(ROUNDER);
+        const i16x zero = i_set(ROUNDER_BITS);
+        i_store_i8((int8_t *)y + 2, i_sub(v_bits(v_add(v_max(least, v_min(most, v_div(x0, d))), rounder)), zero));
+        i_store_i8((int8_t *)y + 2 + LANES, i_sub(v_bits(v_add(v_max(least, v_min(most, v_div(x1, d))), rounder)), zero));
+    }
+}
+
 #ifdef EXPANDS
 #include "expand.h"
 #endif
@@ -51,10 +78,6 @@ static int dequant(int32_t type, const void *src, float *dst, int64_t n)
 }
 
 /* ---- exp ---- */
-
-/* Adding it to a float below 2^22 rounds that float to an integer, which then sits in the low bits. */
-#define ROUNDER 12582912.0f
-#define ROUNDER_BITS 0x4b400000u
 
 /* exp by 2^n times a polynomial on +-ln(2)/2 (coefficients: Cephes expf); 2^n in two factors, so that results reach down
  * to the subnormals and up to infinity. NaN stays NaN. */
@@ -98,6 +121,29 @@ static float vector_max(const float *x, int64_t n)
     for (; i + LANES <= n; i += LANES) m = v_max(m, v_load(x + i));
     if (i < n) m = v_max(m, v_load_part(x + i, (int)(n - i), -INFINITY));
     return v_top(m);
+}
+
+static float checked_max(const float *x, int64_t n)
+{
+    /* Times zero, NaN and infinity are NaN and everything else is nothing; -inf is let off. */
+    v16 m = v_set(-INFINITY), wrong = v_set(0.0f), lowest = v_set(-3.402823466e+38f), zero = v_set(0.0f);
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 a = n - i < LANES ? v_load_part(x + i, (int)(n - i), -INFINITY) : v_load(x + i);
+        m = v_max(m, a);
+        wrong = v_fma(v_max(lowest, a), zero, wrong);
+    }
+    return v_sum(wrong) == 0.0f ? v_top(m) : NAN;
+}
+
+static void sum_least(const float *x, int64_t n, const float *least, float *sum)
+{
+    v16 s[3], l[3];
+    for (int t = 0; t < 3; t++) s[t] = v_set(0.0f), l[t] = v_set(least[t]);
+    for (int64_t i = 0; i < n; i += LANES) {
+        v16 a = n - i < LANES ? v_load_part(x + i, (int)(n - i), 0.0f) : v_load(x + i);
+        for (int t = 0; t < 3; t++) s[t] = v_add(s[t], v_where_least(a, l[t], a));
+    }
+    for (int t = 0; t < 3; t++) sum[t] = v_sum(s[t]);
 }
 
 /* ---- rows ---- */
@@ -305,9 +351,10 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
             mix_tail(acc[i], factor[i], p[i], v, ldv, lo, hi, d, (int)lmk_min(LANES, dim - d));
 }
 
-#define KERNELS(level)                                                                                      \
-    {                                                                                                                    \
-        .isa = level, .dequant = dequant, .from_f16 = from_f16, .to_f16 = to_f16, .dot_f32 = dot_f32,                \
-        .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .rms_norm = rms_norm, .silu_mul = silu_mul, .axpy = axpy,          \
-        .max = vector_max, .exp_sum = exp_sum, .softmax_tile = softmax_tile, .mix = mix,                                 \
+#define KERNELS(level)                                                                                               \
+    {                                                                                                                \
+        .isa = level, .dequant = dequant, .to_f16 = to_f16, .to_q8_0 = to_q8_0, .dot_f32 = dot_f32,                  \
+        .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .rms_norm = rms_norm, .silu_mul = silu_mul, .axpy = axpy,      \
+        .max = vector_max, .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least,                   \
+        .softmax_tile = softmax_tile, .mix = mix,                                                                    \
     }

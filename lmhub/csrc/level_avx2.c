@@ -21,7 +21,7 @@ ALWAYS __m256i dot_4(__m256i sum, __m256i w, __m256i w_abs, int32_t x4)
 }
 
 ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
-                         const lmk_q8_block *const *x, int64_t k, const int nx)
+                         const lmk_q8_block *const *x, int64_t k, const int nx, const int ahead)
 {
     const __m256i offset = _mm256_set1_epi8(-128);
     v16 acc[2];
@@ -30,6 +30,7 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
         __m256i lo[2], hi[2];
         for (int j = 0; j < nx; j++) lo[j] = hi[j] = _mm256_setzero_si256();
         for (int t = 0; t < LMK_BLOCK / 4; t++) {
+            if (ahead) __builtin_prefetch(w + t * 64 + LMK_AHEAD);
             __m256i w0 = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + t * 64)), offset);
             __m256i w1 = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + t * 64 + 32)), offset);
             __m256i w0_abs = _mm256_abs_epi8(w0), w1_abs = _mm256_abs_epi8(w1);
@@ -53,8 +54,9 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
                    const lmk_q8_block *const *x, int64_t n_x, int64_t k)
 {
     int64_t j = 0;
-    for (; j + 2 <= n_x; j += 2) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 2);
-    if (j < n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 1);
+    if (n_x >= 2) dot_q8_block(y, i0, n_out, w, scales, x, k, 2, 1), j = 2;
+    for (; j + 2 <= n_x; j += 2) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 2, 0);
+    if (j < n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 1, 1);
 }
 
 const lmk_kernels lmk_kernels_avx2 = KERNELS("avx2");

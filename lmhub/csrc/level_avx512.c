@@ -13,11 +13,8 @@
 #include "simd_avx512.h"
 #include "kernels.h"
 
-/* How far ahead of the block in work its weights are asked for: a few pages, where the hardware's own guess ends. */
-#define AHEAD 4096
-
 ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
-                         const lmk_q8_block *const *x, int64_t k, const int nx)
+                         const lmk_q8_block *const *x, int64_t k, const int nx, const int ahead)
 {
     v16 acc[8];
     for (int j = 0; j < nx; j++) acc[j] = v_set(0.0f);
@@ -25,7 +22,7 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
         __m512i wv[LMK_BLOCK / 4];
         for (int t = 0; t < LMK_BLOCK / 4; t++) {
             wv[t] = _mm512_loadu_si512(w + t * 64);
-            if (nx == 1) __builtin_prefetch(w + t * 64 + AHEAD);
+            if (ahead) __builtin_prefetch(w + t * 64 + LMK_AHEAD);
         }
         v16 scale = v_load_f16(scales + b * LMK_GROUP);
         for (int j = 0; j < nx; j++) {
@@ -45,9 +42,11 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
                    const lmk_q8_block *const *x, int64_t n_x, int64_t k)
 {
     int64_t j = 0;
-    for (; j + 8 <= n_x; j += 8) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 8);
-    for (; j + 2 <= n_x; j += 2) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 2);
-    if (j < n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 1);
+    if (n_x >= 8) dot_q8_block(y, i0, n_out, w, scales, x, k, 8, 1), j = 8;
+    for (; j + 8 <= n_x; j += 8) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 8, 0);
+    for (; j + 4 <= n_x; j += 4) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 4, 1);
+    for (; j + 2 <= n_x; j += 2) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 2, 1);
+    if (j < n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 1, 1);
 }
 
 const lmk_kernels lmk_kernels_avx512 = KERNELS("avx512");

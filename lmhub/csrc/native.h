@@ -23,6 +23,12 @@ int64_t lmk_type_bytes(int32_t type);
 int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert);  /* 0: type is not packed */
 int lmk_pack(const lmk_weight *w, void *dst);      /* w->data -> dst (64-byte aligned, lmk_packed_bytes long) */
 
+/* caches: rows [start, start + n), within the capacity, moved as they are. No call checks anything. */
+void lmk_kv_copy(const lmk_kv *dst, const lmk_kv *src, int64_t n);  /* rows [0, n); equal geometry and dtype, any capacity */
+void lmk_kv_read(const lmk_kv *kv, int64_t start, int64_t n, void *rows);  /* per layer: keys (n, n_kv, vector), values */
+void lmk_kv_write(const lmk_kv *kv, int64_t start, int64_t n, const void *rows);
+void lmk_kv_trim(const lmk_kv *kv, int64_t n_tokens);  /* anonymous memory only: frees whole pages behind n_tokens */
+
 /* sampling */
 typedef struct lmk_sampling {
     float temperature;             /* below 1e-4: the largest logit */

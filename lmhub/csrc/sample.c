@@ -1,11 +1,16 @@
 /* sample.c: from one row of logits to one token. Pure: the row is not changed, the only randomness is `u`.
  *
  * Order: bias, mask, penalties; then the largest logit when the temperature is zero; else temperature, top-k, top-p,
- * min-p, draw. Candidates are ordered by logit, ties by lower id. Only as much of the vocabulary is sorted as the draw
- * needs: ids within some distance of the best sit in a heap that gives them up one after the other, and the distance
- * grows when the heap runs out.
+ * min-p, draw. Candidates are ordered by logit, ties by lower id.
+ *
+ * A vocabulary is some hundred thousand ids, of which a mask, a penalty or a bias changes few and a draw looks at few. So
+ * the row is cut into pieces: only a piece that something changes is copied, and a piece whose largest logit is too
+ * small is never looked at again. The best candidates sit in a heap that gives them up one after the other. A draw that
+ * would need more of them than pieces can tell apart finds its place by mass instead, without sorting.
  */
 #include "core.h"
+#include "mass.h"
+#include "ranks.h"
 
 #include <float.h>
 #include <math.h>
@@ -13,8 +18,11 @@
 
 #define GREEDY_BELOW 1e-4f
 #define LAST_RESORT -1e30f         /* the logit of what a bias bans: only taken where a mask leaves nothing else */
-#define PIECE 512                  /* logits per call of the exp kernel */
-#define FIRST_CUT 8.0f             /* first distance from the best logit, in units of the temperature: e^-8 of its p */
+#define MAX_PIECES 1024
+#define PIECE 512                  /* ids per piece, as far as that makes no more than MAX_PIECES; a multiple of 32 */
+#define FIRST_PIECES 16            /* whose best logits are surely among the candidates of the first collection */
+#define MOST_PIECES 256            /* and the last, as far as going on by mass is possible */
+#define STRIDE 64                  /* ids of a piece that are passed over at once */
 
 /* ---- draws ---- */
 
@@ -32,140 +40,167 @@ double lmk_uniform(uint64_t seed, uint64_t index)
     return (double)(mix(mix(seed) ^ (index * 0xD1342543DE82EF95u + 1)) >> 11) * 0x1p-53;
 }
 
-/* ---- candidates: a 64-bit key each, so that a larger key is a better candidate ---- */
-
-static uint64_t key_of(float logit, int32_t id)
-{
-    uint32_t bits;
-    logit += 0.0f;                 /* -0 and +0 are one value */
-    memcpy(&bits, &logit, 4);
-    bits ^= bits >> 31 ? 0xffffffffu : 0x80000000u;
-    return (uint64_t)bits << 32 | (0xffffffffu - (uint32_t)id);
-}
-
-static float logit_of(uint64_t key)
-{
-    uint32_t bits = (uint32_t)(key >> 32);
-    float logit;
-    bits ^= bits >> 31 ? 0x80000000u : 0xffffffffu;
-    memcpy(&logit, &bits, 4);
-    return logit;
-}
-
-static int32_t id_of(uint64_t key)
-{
-    return (int32_t)(0xffffffffu - (uint32_t)key);
-}
-
 /* ---- logits after bias, mask and penalties ---- */
 
-/* 0, or 2 for a logit that is NaN or +inf. */
-static int copy_row(float *logits, const float *row, int32_t n_vocab, const uint32_t *mask)
+typedef struct pieces {
+    const lmk_kernels *kernels;
+    const float *row;              /* (n_vocab) as the model made it */
+    float *copy;                   /* (n_vocab): room for the pieces that differ from it */
+    int32_t n_vocab, n, width;     /* piece i is the ids from i * width on */
+    const float *at[MAX_PIECES];   /* each piece's logits */
+    float max[MAX_PIECES];         /* the largest, -inf where nothing is possible */
+    uint8_t stale[MAX_PIECES];     /* whether max must be found again */
+} pieces;
+
+static int32_t length_of(const pieces *p, int32_t i)
+{
+    return (int32_t)lmk_min(p->width, p->n_vocab - i * p->width);
+}
+
+/* 0, or 2 where a logit is NaN or +inf. */
+static int cut_up(pieces *p)
 {
     int bad = 0;
-    for (int32_t i = 0; i < n_vocab; i++) {
-        bad |= !(row[i] < INFINITY);
-        logits[i] = row[i];
+    p->width = PIECE * (1 + (p->n_vocab - 1) / (PIECE * MAX_PIECES));
+    p->n = (p->n_vocab - 1) / p->width + 1;
+    for (int32_t i = 0; i < p->n; i++) {
+        p->at[i] = p->row + i * p->width;
+        p->max[i] = p->kernels->checked_max(p->at[i], length_of(p, i));
+        p->stale[i] = 0;
+        bad |= isnan(p->max[i]);
     }
-    if (mask)
-        for (int32_t word = 0; word <= (n_vocab - 1) / 32; word++) {
-            const uint32_t bits = mask[word];
-            const int32_t first = 32 * word, n = (int32_t)lmk_min(32, n_vocab - first);
-            if (bits == 0xffffffffu) continue;
-            for (int32_t i = 0; i < n; i++) logits[first + i] = bits >> i & 1 ? logits[first + i] : -INFINITY;
-        }
     return bad ? 2 : 0;
 }
 
-static void add_bias(float *logits, int32_t n_vocab, const int32_t *id, const float *bias, int32_t n)
+static float *own(pieces *p, int32_t i)
 {
-    for (int32_t i = 0; i < n; i++) {
-        if (id[i] < 0 || id[i] >= n_vocab || logits[id[i]] == -INFINITY) continue;
-        if (bias[i] <= -100.0f) logits[id[i]] = bias[i] == -INFINITY ? -INFINITY : LAST_RESORT;
-        else logits[id[i]] += bias[i];
+    float *mine = p->copy + i * p->width;
+    if (p->at[i] != mine) memcpy(mine, p->at[i], (size_t)length_of(p, i) * sizeof(float));
+    p->at[i] = mine;
+    p->stale[i] = 1;
+    return mine;
+}
+
+static float logit(const pieces *p, int32_t id)
+{
+    return p->max[id / p->width] == -INFINITY ? -INFINITY : p->at[id / p->width][id % p->width];
+}
+
+static void set_logit(pieces *p, int32_t id, float value)
+{
+    own(p, id / p->width)[id % p->width] = value;
+}
+
+static void refresh(pieces *p)
+{
+    for (int32_t i = 0; i < p->n; i++) {
+        if (p->stale[i]) p->max[i] = p->kernels->max(p->at[i], length_of(p, i));
+        p->stale[i] = 0;
     }
 }
 
-static void penalise(float *logits, int32_t n_vocab, const lmk_sampling *s, const int32_t *id, const int32_t *count, int32_t n)
+static void apply_mask(pieces *p, const uint32_t *mask)
+{
+    for (int32_t i = 0; i < p->n; i++, mask += p->width / 32) {
+        const int32_t length = length_of(p, i);
+        uint32_t any = 0, all = 0xffffffffu;
+        for (int32_t word = 0; word <= (length - 1) / 32; word++) {
+            const int32_t rest = length - 32 * word;
+            const uint32_t beyond = rest < 32 ? 0xffffffffu << rest : 0;
+            any |= mask[word] & ~beyond;
+            all &= mask[word] | beyond;
+        }
+        if (all == 0xffffffffu) continue;
+        if (!any) {
+            p->max[i] = -INFINITY;
+            continue;
+        }
+        float *logits = own(p, i);
+        for (int32_t j = 0; j < length; j++) logits[j] = mask[j / 32] >> j % 32 & 1 ? logits[j] : -INFINITY;
+    }
+}
+
+static void add_bias(pieces *p, const int32_t *id, const float *bias, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (id[i] < 0 || id[i] >= p->n_vocab) continue;
+        const float l = logit(p, id[i]);
+        if (l == -INFINITY) continue;
+        set_logit(p, id[i], bias[i] > -100.0f ? l + bias[i] : bias[i] == -INFINITY ? -INFINITY : LAST_RESORT);
+    }
+}
+
+static void penalise(pieces *p, const lmk_sampling *s, const int32_t *id, const int32_t *count, int32_t n)
 {
     if (s->repeat_penalty == 1.0f && s->presence_penalty == 0.0f && s->frequency_penalty == 0.0f) return;
     for (int32_t i = 0; i < n; i++) {
-        if (id[i] < 0 || id[i] >= n_vocab || count[i] < 1 || logits[id[i]] == -INFINITY) continue;
-        float *l = &logits[id[i]];
-        *l = *l > 0.0f ? *l / s->repeat_penalty : *l * s->repeat_penalty;
-        *l -= (float)count[i] * s->frequency_penalty + s->presence_penalty;
-        *l = fmaxf(-FLT_MAX, fminf(*l, FLT_MAX)); /* a penalty near 0 divides to infinity */
+        if (id[i] < 0 || id[i] >= p->n_vocab || count[i] < 1) continue;
+        float l = logit(p, id[i]);
+        if (l == -INFINITY) continue;
+        l = l > 0.0f ? l / s->repeat_penalty : l * s->repeat_penalty;
+        l -= (float)count[i] * s->frequency_penalty + s->presence_penalty;
+        set_logit(p, id[i], fmaxf(-FLT_MAX, fminf(l, FLT_MAX))); /* a penalty near 0 divides to infinity */
     }
 }
 
 /* ---- candidates in descending order, on demand ---- */
 
 typedef struct candidates {
-    const lmk_kernels *kernels;
-    const float *logits;           /* (n_vocab) */
-    int32_t n_vocab;
-    float top, temperature, cut;
-    uint64_t *keys;                /* [0, n) a heap, largest first; behind it what was taken, the latest in front */
-    int32_t n, size;
+    pieces *pieces;
+    float top, temperature;
+    ranks by_max;                  /* the pieces: key_of(max, piece) */
+    ranks best;                    /* the ids collected so far: no other is better than any of them */
+    int32_t n_taken;               /* pieces whose max is surely among those */
+    int complete;                  /* whether that is all that are possible */
 } candidates;
 
-static void sift_down(uint64_t *keys, int32_t n, int32_t at)
+static void collect_piece(candidates *c, int32_t piece, float least)
 {
-    const uint64_t key = keys[at];
-    for (int32_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && keys[child + 1] > keys[child]) child++;
-        if (keys[child] <= key) break;
-        keys[at] = keys[child];
+    const float *logits = c->pieces->at[piece];
+    const int32_t first = piece * c->pieces->width, length = length_of(c->pieces, piece);
+    for (int32_t i = 0; i < length; i++) {
+        if (i % STRIDE == 0 && c->pieces->kernels->max(logits + i, lmk_min(STRIDE, length - i)) < least) i += STRIDE - 1;
+        else if (logits[i] >= least) c->best.keys[c->best.size++] = key_of(logits[i], first + i);
     }
-    keys[at] = key;
 }
 
-/* Starts over with every id within `cut` temperatures of the best; with all that are possible once that stops paying. */
-static void collect(candidates *c, float cut)
+/* Starts over with every id that is at least as good as the best of each of the n_taken best pieces; once these are all
+ * pieces that have any, the next call takes all ids. */
+static void collect_more(candidates *c)
 {
-    const float least = cut > 100.0f ? -FLT_MAX : c->top - cut * c->temperature;
-    c->cut = cut;
-    c->size = 0;
-    for (int32_t i = 0; i < c->n_vocab; i++)
-        if (c->logits[i] >= least) c->keys[c->size++] = key_of(c->logits[i], i);
-    for (int32_t i = c->size / 2; i-- > 0;) sift_down(c->keys, c->size, i);
-    c->n = c->size;
+    const int32_t n = c->by_max.size;
+    c->complete = c->n_taken >= n;
+    c->n_taken = (int32_t)lmk_min(c->n_taken ? 4 * c->n_taken : FIRST_PIECES, n);
+    const float least = c->complete ? -FLT_MAX : logit_of(ranked(&c->by_max, c->n_taken - 1));
+    c->best.size = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const uint64_t key = ranked(&c->by_max, i);
+        if (logit_of(key) < least) break;
+        collect_piece(c, id_of(key), least);
+    }
+    rank(&c->best);
 }
 
-/* The key of rank i, from 0 and below the number of ids that are possible. */
-static uint64_t ranked(candidates *c, int32_t i)
+/* Whether there is a candidate of rank i; without `all`, whether there is one that is cheap to find. */
+static int has(candidates *c, int32_t i, int all)
 {
-    while (i >= c->size) collect(c, 2.0f * c->cut);
-    while (i >= c->size - c->n) {
-        const uint64_t best = c->keys[0];
-        c->keys[0] = c->keys[--c->n];
-        sift_down(c->keys, c->n, 0);
-        c->keys[c->n] = best;
-    }
-    return c->keys[c->size - 1 - i];
+    const int32_t most = all ? INT32_MAX : (int32_t)lmk_min(c->by_max.size, MOST_PIECES);
+    while (i >= c->best.size && !c->complete && c->n_taken < most) collect_more(c);
+    return i < c->best.size;
 }
 
 /* ---- the distribution: p relative to the best candidate, whose p is 1 ---- */
 
-static double total_of_all(const candidates *c)
+static double probability(candidates *c, int32_t i)
 {
-    float p[PIECE];
-    double total = 0.0;
-    for (int32_t i = 0; i < c->n_vocab; i += PIECE)
-        total += (double)c->kernels->exp_sum(p, c->logits + i, lmk_min(PIECE, c->n_vocab - i), c->top, 1.0f / c->temperature);
-    return total;
-}
-
-static double probability(candidates *c, int32_t rank)
-{
-    float p = logit_of(ranked(c, rank));
-    c->kernels->exp_sum(&p, &p, 1, c->top, 1.0f / c->temperature);
+    float p = logit_of(ranked(&c->best, i));
+    c->pieces->kernels->exp_sum(&p, &p, 1, c->top, 1.0f / c->temperature);
     return (double)p;
 }
 
 /* Draws from the n best candidates; `total` is the mass that top_p refers to. Two walks over the same keys: one to find
- * how many are kept and their mass, one to draw. */
-static int32_t draw(candidates *c, int32_t n, double total, const lmk_sampling *params, double u)
+ * how many are kept and their mass, one to draw. -1 when what `has` finds without `all` is not enough. */
+static int32_t draw_by_rank(candidates *c, int32_t n, double total, const lmk_sampling *params, double u, int all)
 {
     double kept = total;
     int32_t n_kept = n;
@@ -173,6 +208,10 @@ static int32_t draw(candidates *c, int32_t n, double total, const lmk_sampling *
         const double enough = (double)params->top_p * total, least = (double)params->min_p;
         kept = 0.0;
         for (n_kept = 0; n_kept < n;) {
+            if (!has(c, n_kept, all)) {
+                if (!all) return -1;
+                break;
+            }
             const double p = probability(c, n_kept);
             if (n_kept && (p <= 0.0 || p < least)) break;
             kept += p;
@@ -184,74 +223,90 @@ static int32_t draw(candidates *c, int32_t n, double total, const lmk_sampling *
     double sum = 0.0;
     int32_t last = 0;
     for (int32_t i = 0; i < n_kept; i++) {
+        if (!has(c, i, all)) {
+            if (!all) return -1;
+            break;
+        }
         const double p = probability(c, i);
         if (i && p <= 0.0) break;
         sum += p;
         last = i;
         if (sum >= target) break;
     }
-    return id_of(ranked(c, last));
+    return id_of(ranked(&c->best, last));
+}
+
+/* ---- by mass: for draws from more candidates than are worth sorting ---- */
+
+/* draw_by_rank from all candidates. Takes the keys and the copy of the pieces. */
+static int32_t draw_by_mass(candidates *c, double total, const lmk_sampling *params, double u)
+{
+    const pieces *p = c->pieces;
+    const masses m = { p->kernels, p->copy, p->n_vocab, c->best.keys };
+    for (int32_t i = 0; i < p->n; i++) {
+        float *mine = p->copy + i * p->width;
+        if (p->max[i] == -INFINITY) memset(mine, 0, (size_t)length_of(p, i) * sizeof(float));
+        else p->kernels->exp_sum(mine, p->at[i], length_of(p, i), c->top, 1.0f / c->temperature);
+    }
+    double kept = total;
+    if (params->top_p < 1.0f) (void)id_at_mass(&m, (double)params->top_p * total, &kept);
+    if (params->min_p > 0.0f) kept = fmin(kept, mass_from(&m, params->min_p));
+    return id_at_mass(&m, u * kept, &kept);
+}
+
+/* ---- all of it ---- */
+
+static double total_of_all(const candidates *c)
+{
+    const pieces *p = c->pieces;
+    float part[PIECE];
+    double total = 0.0;
+    for (int32_t i = 0; i < p->n; i++)
+        for (int32_t j = 0; j < length_of(p, i) && p->max[i] > -INFINITY; j += PIECE)
+            total += (double)p->kernels->exp_sum(part, p->at[i] + j, lmk_min(PIECE, length_of(p, i) - j), c->top,
+                                                 1.0f / c->temperature);
+    return total;
+}
+
+static int32_t greedy(const pieces *p, float top)
+{
+    int32_t i = 0, j = 0;
+    while (p->max[i] != top) i++;
+    while (p->at[i][j] != top) j++;
+    return i * p->width + j;
 }
 
 int lmk_sample(const float *row, int32_t n_vocab, const lmk_sampling *params, const uint32_t *mask, const int32_t *pen_id,
                const int32_t *pen_count, int32_t n_pen, const int32_t *bias_id, const float *bias, int32_t n_bias, double u,
                void *scratch, int32_t *token)
 {
-    uint64_t *keys = scratch;
-    float *logits = (float *)(keys + n_vocab);
-    if (copy_row(logits, row, n_vocab, mask)) return 2;
-    add_bias(logits, n_vocab, bias_id, bias, n_bias);
-    penalise(logits, n_vocab, params, pen_id, pen_count, n_pen);
+    uint64_t *keys = scratch, piece_keys[MAX_PIECES];
+    pieces p = { .kernels = lmk_kernels_for(NULL), .row = row, .copy = (float *)(keys + n_vocab), .n_vocab = n_vocab };
+    if (cut_up(&p)) return 2;
+    if (mask) apply_mask(&p, mask);
+    refresh(&p);
+    add_bias(&p, bias_id, bias, n_bias);
+    penalise(&p, params, pen_id, pen_count, n_pen);
+    refresh(&p);
 
-    candidates c = { .kernels = lmk_kernels_for(NULL), .logits = logits, .n_vocab = n_vocab, .keys = keys };
-    c.top = c.kernels->max(logits, n_vocab);
-    c.temperature = params->temperature;
+    candidates c = { .pieces = &p, .temperature = params->temperature, .by_max.keys = piece_keys, .best.keys = keys };
+    c.top = p.kernels->max(p.max, p.n);
     if (c.top == -INFINITY) return 1;
     if (c.temperature < GREEDY_BELOW) {
-        for (*token = 0; logits[*token] != c.top;) ++*token;
+        *token = greedy(&p, c.top);
         return 0;
     }
-    collect(&c, FIRST_CUT);
-    int32_t n_possible = 0;
-    for (int32_t i = 0; i < n_vocab; i++) n_possible += logits[i] > -INFINITY;
-    int32_t n = n_possible;
-    double total = 0.0;
+    for (int32_t i = 0; i < p.n; i++)
+        if (p.max[i] > -INFINITY) piece_keys[c.by_max.size++] = key_of(p.max[i], i);
+    rank(&c.by_max);
     if (params->top_k > 0 && params->top_k < n_vocab) {
-        n = (int32_t)lmk_min(params->top_k, n_possible);
-        for (int32_t i = 0; i < n; i++) total += probability(&c, i);
+        double total = 0.0;
+        for (int32_t i = 0; i < params->top_k && has(&c, i, 1); i++) total += probability(&c, i);
+        *token = draw_by_rank(&c, params->top_k, total, params, u, 1);
     } else {
-        total = total_of_all(&c);
-    }
-    *token = draw(&c, n, total, params, u);
-    return 0;
-}
-
-/* ---- log probabilities ---- */
-
-int lmk_logprobs(const float *row, int32_t n_vocab, int32_t token, int32_t n_top, double *logprob, int32_t *top, double *top_logprob)
-{
-    const lmk_kernels *kernels = lmk_kernels_for(NULL);
-    const float max = kernels->max(row, n_vocab);
-    float p[PIECE];
-    double total = 0.0;
-    for (int32_t i = 0; i < n_vocab; i += PIECE)
-        total += (double)kernels->exp_sum(p, row + i, lmk_min(PIECE, n_vocab - i), max, 1.0f);
-    const double norm = (double)max + log(total);
-    if (!(fabs(norm) < INFINITY)) return 2;
-    *logprob = (double)row[token] - norm;
-
-    uint64_t best[LMK_MAX_TOP];    /* descending; few enough to be kept in order by insertion */
-    int32_t n = 0;
-    for (int32_t i = 0; i < n_vocab && n_top; i++) {
-        const uint64_t key = key_of(row[i], i);
-        if (n == n_top && key < best[n - 1]) continue;
-        int32_t at = n < n_top ? n++ : n - 1;
-        for (; at > 0 && best[at - 1] < key; at--) best[at] = best[at - 1];
-        best[at] = key;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        top[i] = id_of(best[i]);
-        top_logprob[i] = (double)row[top[i]] - norm;
+        const double total = total_of_all(&c);
+        *token = draw_by_rank(&c, n_vocab, total, params, u, 0);
+        if (*token < 0) *token = draw_by_mass(&c, total, params, u);
     }
     return 0;
 }

@@ -32,6 +32,11 @@ static inline v16 v_fma(v16 a, v16 b, v16 c)
 {
     return (v16){ _mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi) };
 }
+static inline v16 v_where_least(v16 a, v16 b, v16 x)
+{
+    return (v16){ _mm256_and_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ), x.lo),
+                  _mm256_and_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ), x.hi) };
+}
 
 static inline float v_sum(v16 a)
 {
@@ -86,6 +91,11 @@ static inline i16x i_load_u8(const uint8_t *p)
 {
     return (i16x){ _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)),
                    _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))) };
+}
+static inline i16x i_load_i8(const int8_t *p)
+{
+    return (i16x){ _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)),
+                   _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))) };
 }
 static inline i16x i_left(i16x a, int n)
 {

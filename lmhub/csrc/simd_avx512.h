@@ -19,6 +19,10 @@ static inline v16 v_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
 static inline v16 v_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
 static inline v16 v_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
 static inline v16 v_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
+static inline v16 v_where_least(v16 a, v16 b, v16 x)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), x);
+}
 
 static inline float v_sum(v16 a)
 {
@@ -50,6 +54,7 @@ static inline int32_t i_sum(i16x a) { return _mm512_reduce_add_epi32(a); }
 static inline void i_store_i8(int8_t *p, i16x a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
 
 static inline i16x i_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+static inline i16x i_load_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 static inline i16x i_left(i16x a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
 static inline i16x i_right(i16x a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 static inline v16 i_to_float(i16x a) { return _mm512_cvtepi32_ps(a); }

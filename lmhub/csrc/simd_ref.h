@@ -19,6 +19,7 @@ static inline v16 v_div(v16 a, v16 b) { EACH a.f[i] /= b.f[i]; return a; }
 static inline v16 v_fma(v16 a, v16 b, v16 c) { EACH c.f[i] = fmaf(a.f[i], b.f[i], c.f[i]); return c; }
 static inline v16 v_max(v16 a, v16 b) { EACH a.f[i] = a.f[i] > b.f[i] ? a.f[i] : b.f[i]; return a; }  /* NaN: b */
 static inline v16 v_min(v16 a, v16 b) { EACH a.f[i] = a.f[i] < b.f[i] ? a.f[i] : b.f[i]; return a; }  /* NaN: b */
+static inline v16 v_where_least(v16 a, v16 b, v16 x) { EACH x.f[i] = a.f[i] >= b.f[i] ? x.f[i] : 0.0f; return x; }
 
 static inline float v_sum(v16 a)
 {

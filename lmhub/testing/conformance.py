@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from lmhub.errors import GenerationError, LmhubError, RequestError
+from lmhub.errors import GenerationError, KernelError, LmhubError, RequestError
 from lmhub.family import LoadOptions
 from lmhub.gguf import GGMLType, open_gguf
 from lmhub.model import Chunk, Want
@@ -135,6 +135,24 @@ class FamilyConformance:
         model = drive.load(self.plugin, path, N_CTX, kv_dtype="f16")
         tokens = drive.random_tokens(60, model.n_vocab)
         assert nmse(drive.logits_of(model, tokens), oracle(open_gguf(path), tokens)) <= 1e-4
+
+    def test_an_eight_bit_cache_is_close_and_as_exact_as_any(self, tiny: Tiny, path: Path, oracle: Oracle) -> None:
+        """Row invariance, and rows that are saved and brought back. Skipped where head dimensions rule it out."""
+        try:
+            model = drive.load(self.plugin, path, N_CTX, kv_dtype="q8_0")
+        except KernelError as error:
+            pytest.skip(str(error))
+        tokens = drive.random_tokens(70, model.n_vocab)
+        state, target, other = (model.new_state(N_CTX) for _ in range(3))
+        whole = drive.logits_of(model, tokens, state=state)
+        rows = zip(whole, oracle(open_gguf(path), tokens), strict=True)
+        assert np.median([nmse(*row) for row in rows]) <= 5e-4  # single rows may take another expert
+        for cut in (1, 7, 64):
+            assert _same(drive.logits_of(model, tokens, cut), whole), f"{cut} tokens to a step"
+        target.write_rows(state.read_rows(0, 30))
+        chunks = [Chunk(other, tokens[:9], "all"), Chunk(target, tokens[30:], "all")]
+        assert _same(model.forward(chunks), np.concatenate([whole[:9], whole[30:]]))
+        assert target.read_rows(0, 70).tobytes() == state.read_rows(0, 70).tobytes()
 
     def test_quantised_weights_agree_with_their_expansion(self, kind: GGMLType, tmp_path: Path, oracle: Oracle) -> None:
         path = write(tmp_path / "wide.gguf", self.wide, kind)

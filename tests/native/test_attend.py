@@ -10,6 +10,7 @@ import pytest
 from lmhub.kv import KVState
 
 N_KV, K_DIM, V_DIM = 2, 40, 24
+DIMS = {"f32": (K_DIM, V_DIM), "f16": (K_DIM, V_DIM), "q8_0": (64, 32)}
 
 
 def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, window: int) -> np.ndarray:
@@ -24,14 +25,40 @@ def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, window: in
     return np.einsum("hij,jhe->ihe", p / p.sum(-1, keepdims=True), v)
 
 
-def sequence(rng: np.random.Generator, n: int, n_head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    q, k = rng.standard_normal((n, n_head, K_DIM), np.float32), rng.standard_normal((n, N_KV, K_DIM), np.float32)
-    return q * 2, k, rng.standard_normal((n, N_KV, V_DIM), np.float32)
+def blocks(x: np.ndarray) -> np.ndarray:
+    """float32 (..., dim) as the blocks of a q8_0 cache, spelled out: (..., dim / 32) of a scale and 32 integers."""
+    x = x.reshape(*x.shape[:-1], -1, 32)
+    out = np.zeros(x.shape[:-1], [("scale", np.float16), ("q", np.int8, (32,))])
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        scale = (np.abs(x).max(-1) / np.float32(127)).astype(np.float16)
+        usable = np.isfinite(scale) & (scale > 0)
+        q = np.rint(np.clip(x / scale[..., None].astype(np.float32), -127, 127))
+    out["scale"] = np.where(np.isfinite(scale), scale, np.float16("nan"))
+    out["q"][usable] = q[usable]
+    return out
+
+
+def stored(x: np.ndarray, dtype: str) -> np.ndarray:
+    """What a cache of that type makes of x, float32 (..., dim)."""
+    if dtype == "q8_0":
+        b = blocks(x)
+        return (b["scale"][..., None].astype(np.float32) * b["q"]).reshape(x.shape)
+    return x.astype(np.float16 if dtype == "f16" else np.float32)
+
+
+def sequence(
+    rng: np.random.Generator, n: int, n_head: int, dtype: str = "f16"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    k_dim, v_dim = DIMS[dtype]
+    q, k = rng.standard_normal((n, n_head, k_dim), np.float32), rng.standard_normal((n, N_KV, k_dim), np.float32)
+    return q * 2, k, rng.standard_normal((n, N_KV, v_dim), np.float32)
 
 
 def new_state(capacity: int, dtype: str) -> KVState:
-    state = KVState(1, N_KV, K_DIM, V_DIM, capacity, dtype)
-    state.k[:], state.v[:] = np.nan, np.nan  # what was never written must never be read
+    """What was never written must never be read, so it is NaN."""
+    state = KVState(1, N_KV, *DIMS[dtype], capacity, dtype)
+    for part in (state.k, state.v):
+        (part["scale"] if dtype == "q8_0" else part)[:] = np.nan
     return state
 
 
@@ -47,34 +74,37 @@ def run(ops: Any, dtype: str, qkv: Any, cuts: list[int], window: int) -> np.ndar
     return np.concatenate(out)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0"])
 @pytest.mark.parametrize("n_head", [2, 6])
 @pytest.mark.parametrize("window", [0, 1, 5, 64, 100])
 def test_attention_is_softmax_and_does_not_depend_on_the_cuts(
     dtype: str, n_head: int, window: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator
 ) -> None:
-    qkv = sequence(rng, 200, n_head)
+    qkv = sequence(rng, 200, n_head, dtype)
     q, k, v = qkv
-    stored = (k, v) if dtype == "f32" else (k.astype(np.float16), v.astype(np.float16))
+    want = oracle(q, stored(k, dtype), stored(v, dtype), 0.2, window)
     found = []
     for level in levels:
         ops = kernels(level)
         whole = run(ops, dtype, qkv, [200], window)
-        np.testing.assert_allclose(whole, oracle(q, *stored, 0.2, window), rtol=1e-4, atol=2e-6)
+        np.testing.assert_allclose(whole, want, rtol=1e-4, atol=2e-6)
         for cuts in ([1], [64, 64], [63, 2, 70], [7]):
             assert run(ops, dtype, qkv, cuts, window).tobytes() == whole.tobytes()
         found.append(whole)
     assert all(y.tobytes() == found[0].tobytes() for y in found)
 
 
-def test_sequences_of_a_step_do_not_see_each_other(ops: Any, rng: np.random.Generator, thread_counts: Any) -> None:
+@pytest.mark.parametrize("dtype", ["f16", "q8_0"])
+def test_sequences_of_a_step_do_not_see_each_other(
+    dtype: str, ops: Any, rng: np.random.Generator, thread_counts: Any
+) -> None:
     lengths, chunks = [3, 130, 64, 0], [1, 70, 1, 9]
-    parts = [sequence(rng, past + n, 4) for past, n in zip(lengths, chunks, strict=True)]
+    parts = [sequence(rng, past + n, 4, dtype) for past, n in zip(lengths, chunks, strict=True)]
 
     def warm() -> list[KVState]:
         states = []
         for past, (q, k, v) in zip(lengths, parts, strict=True):
-            state = new_state(past + 80, "f16")
+            state = new_state(past + 80, dtype)
             if past:
                 ops.append_and_attend([state], [past], q[:past].copy(), k[:past].copy(), v[:past].copy(), 0.3)
             states.append(state)
@@ -126,3 +156,20 @@ def test_the_cache_stores_halves_rounded_to_nearest_even(levels: tuple[str, ...]
         ops.api.kv_append(ops.c, 0, spans, 1, ops.floats(x), ops.floats(x))
         assert state.k[0, 0].tobytes() == want.tobytes()
         assert state.v[0, 0].tobytes() == want.tobytes()
+
+
+def test_the_cache_stores_blocks_of_eight_bits(levels: tuple[str, ...], kernels: Any, rng: np.random.Generator) -> None:
+    """All magnitudes, ties, zeros, scales that are too small or too large for a half, and what is not a number."""
+    x = rng.standard_normal((3000, 1, 64), np.float32) * 10.0 ** rng.uniform(-12, 9, (3000, 1, 1)).astype(np.float32)
+    x[:500] = rng.integers(-254, 255, (500, 1, 64)) / np.float32(2)
+    x[:500, :, ::32] = 127.0
+    x[500], x[501], x[502, 0, 1], x[503, 0, 40], x[504, 0, 2] = 0.0, -0.0, np.nan, np.inf, -np.inf
+    x[505:600] = x[505:506] / np.abs(x[505]).max() * np.linspace(1e-6, 2e-5, 95, dtype=np.float32)[:, None, None]
+    want = blocks(x)
+    assert {0, 127} <= set(np.abs(want["q"]).max(-1).ravel().tolist()) and np.isnan(want["scale"]).any()
+    for level in levels:
+        ops, state = kernels(level), KVState(1, 1, 64, 64, len(x), "q8_0")
+        spans = ops.spans([state], [len(x)])
+        ops.api.kv_append(ops.c, 0, spans, 1, ops.floats(x), ops.floats(x))
+        assert state.k[0, 0].tobytes() == want[:, 0].tobytes()
+        assert state.v[0, 0].tobytes() == want[:, 0].tobytes()

@@ -1,7 +1,8 @@
-"""KVState as a State: sizes, prefixes, rewinding."""
+"""KVState as a State: sizes, prefixes, rewinding, rows that leave and come back, memory that is given back."""
 
 from __future__ import annotations
 
+import json
 import mmap
 from pathlib import Path
 
@@ -13,11 +14,21 @@ from lmhub.kv import KVState
 
 
 def filled(capacity: int = 10, n_tokens: int = 6, dtype: str = "f16", n_kv: int = 2) -> KVState:
-    state = KVState(3, n_kv, 4, 6, capacity, dtype)
+    """Random bytes in every row, those behind `n_tokens` too."""
+    state = KVState(3, n_kv, 32, 64, capacity, dtype)
     rng = np.random.default_rng(1)
-    state.k[:], state.v[:] = rng.standard_normal(state.k.shape), rng.standard_normal(state.v.shape)
+    for part in (state.k, state.v):
+        part.view(np.uint8)[:] = rng.integers(0, 256, part.view(np.uint8).shape, np.uint8)
     state.n_tokens = n_tokens
     return state
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("this system does not tell how much memory a process uses")
+    return int(statm.read_text().split()[1]) * mmap.PAGESIZE
 
 
 def test_sizes_are_arithmetic() -> None:
@@ -25,18 +36,12 @@ def test_sizes_are_arithmetic() -> None:
     assert state.nbytes == KVState.nbytes_for(3, 2, 4, 6, 10, "f16") == 3 * 2 * 10 * (4 + 6) * 2
     assert KVState.nbytes_for(3, 2, 4, 6, 10, "f32") == 2 * state.nbytes
     assert (state.n_tokens, state.capacity) == (0, 10)
+    assert KVState(3, 2, 64, 32, 10, "q8_0").nbytes == 3 * 2 * 10 * (64 + 32) // 32 * 34
     c = state.c
     assert (c.n_layer, c.n_kv, c.k_dim, c.v_dim, c.capacity, c.dtype) == (3, 2, 4, 6, 10, 1)
 
 
 def test_a_large_cache_commits_only_what_is_touched() -> None:
-    statm = Path("/proc/self/statm")
-    if not statm.exists():
-        pytest.skip("this system does not tell how much memory a process uses")
-
-    def resident() -> int:
-        return int(statm.read_text().split()[1]) * mmap.PAGESIZE
-
     before = resident()
     state = KVState(16, 8, 128, 128, 1 << 14, "f16")
     state.k[3, 2, 100] = 1.0
@@ -44,19 +49,45 @@ def test_a_large_cache_commits_only_what_is_touched() -> None:
     assert resident() - before < 1 << 26
 
 
-def test_a_prefix_is_copied_and_only_that() -> None:
-    source, target = filled(), KVState(3, 2, 4, 6, 8, "f16")
-    assert target.copy_prefix(source, 5)
-    assert target.n_tokens == 5
-    assert np.array_equal(target.k[:, :, :5], source.k[:, :, :5])
-    assert np.array_equal(target.v[:, :, :5], source.v[:, :, :5])
-    assert not target.k[:, :, 5:].any()
+@pytest.mark.parametrize("dtype", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_a_prefix_is_copied_and_only_that(n: int, dtype: str) -> None:
+    source, target = filled(dtype=dtype), KVState(3, 2, 32, 64, 8, dtype)
+    assert target.copy_prefix(source, n)
+    assert target.n_tokens == n
+    for mine, theirs in ((target.k, source.k), (target.v, source.v)):
+        assert mine[:, :, :n].tobytes() == theirs[:, :, :n].tobytes()
+        assert not mine[:, :, n:].copy().view(np.uint8).any()
+
+
+def test_a_large_prefix_is_copied_by_all_threads() -> None:
+    source, target = KVState(2, 3, 128, 96, 5000), KVState(2, 3, 128, 96, 4500)
+    rng = np.random.default_rng(1)
+    for part in (source.k, source.v):
+        part.view(np.uint8)[:] = rng.integers(0, 256, part.view(np.uint8).shape, np.uint8)
+    source.n_tokens = 5000
+    assert target.copy_prefix(source, 4097)
+    for mine, theirs in ((target.k, source.k), (target.v, source.v)):
+        assert mine[:, :, :4097].tobytes() == theirs[:, :, :4097].tobytes()
+        assert not mine[:, :, 4097:].any()
+
+
+def test_a_prefix_of_itself_is_what_remains() -> None:
+    state = filled(n_tokens=6)
+    before = state.k.tobytes()
+    assert state.copy_prefix(state, 4) and state.n_tokens == 4 and state.k.tobytes() == before
 
 
 @pytest.mark.parametrize(
     ("source", "n"),
-    [(filled(), 7), (filled(dtype="f32"), 2), (filled(n_kv=1), 2), (filled(capacity=12, n_tokens=12), 11)],
-    ids=["more than it holds", "another dtype", "another geometry", "more than fits"],
+    [
+        (filled(), 7),
+        (filled(), -1),
+        (filled(dtype="f32"), 2),
+        (filled(n_kv=1), 2),
+        (filled(capacity=12, n_tokens=12), 11),
+    ],
+    ids=["more than it holds", "a negative number", "another dtype", "another geometry", "more than fits"],
 )
 def test_an_impossible_prefix_leaves_the_state_empty(source: KVState, n: int) -> None:
     target = filled()
@@ -71,7 +102,82 @@ def test_truncate_never_grows() -> None:
 
 
 def test_an_unknown_dtype_and_an_impossible_size_are_refused() -> None:
-    with pytest.raises(KernelError, match="'q8_0' is not possible; choose f16 or f32"):
-        KVState(1, 1, 1, 1, 1, "q8_0")
+    with pytest.raises(KernelError, match=r"'q4_0' is not possible; choose f16, f32 or q8_0"):
+        KVState(1, 1, 1, 1, 1, "q4_0")
+    with pytest.raises(KernelError, match=r"multiples of 32, and this model has one of 80; choose f16\."):
+        KVState(1, 1, 64, 80, 1, "q8_0")
     with pytest.raises(KernelError, match="could not be had"):
         KVState(1 << 20, 1 << 10, 1 << 12, 1 << 12, 1 << 30)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "q8_0"])
+def test_rows_leave_in_the_order_of_a_file_and_come_back(dtype: str) -> None:
+    source, target = filled(dtype=dtype), KVState(3, 2, 32, 64, 7, dtype)
+    rows = source.read_rows(1, 5)
+    assert rows.dtype == np.uint8 and rows.shape == (4 * source.row_nbytes,)
+    want = b"".join(
+        part[layer, :, 1:5].swapaxes(0, 1).tobytes()  # (position, kv head, dim)
+        for layer in range(3)
+        for part in (source.k, source.v)
+    )
+    assert rows.tobytes() == want
+    target.write_rows(source.read_rows(0, 1))
+    target.write_rows(np.frombuffer(rows.tobytes(), np.uint8))  # of a file: not writable
+    target.write_rows(source.read_rows(3, 3))
+    assert target.n_tokens == 5
+    assert target.read_rows(0, 5).tobytes() == source.read_rows(0, 5).tobytes()
+    assert target.k[:, :, :5].tobytes() == source.k[:, :, :5].tobytes()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 7), (-1, 3), (4, 3), (7, 7)])
+def test_rows_that_are_not_there_are_not_read(start: int, stop: int) -> None:
+    with pytest.raises(KernelError, match=rf"Rows \[{start}, {stop}\) are not all in a cache of 6; read fewer."):
+        filled(n_tokens=6).read_rows(start, stop)
+
+
+def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
+    rows, state = filled(n_tokens=6).read_rows(0, 6), filled(n_tokens=5)
+    before = state.k.tobytes()
+    with pytest.raises(KernelError, match="6 rows do not fit behind 5 in a cache of 10; use a larger context"):
+        state.write_rows(rows)
+    for wrong in (rows[:-1], rows.view(np.uint16), rows[::2]):
+        with pytest.raises(KernelError, match=f"{wrong.nbytes} bytes are not rows of {state.row_nbytes}"):
+            state.write_rows(wrong)
+    assert state.n_tokens == 5 and state.k.tobytes() == before
+
+
+def test_the_layout_tells_all_that_rows_depend_on() -> None:
+    base = KVState(3, 2, 64, 64, 10)
+    assert json.loads(base.layout)["dtype"] == "f16" and base.row_nbytes == 3 * 2 * 128 * 2
+    assert KVState(3, 2, 64, 64, 99).layout == base.layout  # but not on the capacity
+    others = [
+        KVState(2, 2, 64, 64, 10),
+        KVState(3, 1, 64, 64, 10),
+        KVState(3, 2, 96, 32, 10),
+        KVState(3, 2, 64, 64, 10, "q8_0"),
+    ]
+    assert len({base.layout, *(other.layout for other in others)}) == 5
+
+
+def test_trimming_frees_pages_and_keeps_rows() -> None:
+    source = KVState(4, 4, 64, 64, 20_000)
+    source.k[:], source.v[:] = 1.0, 2.0
+    source.n_tokens = source.capacity
+    source.truncate(1001)
+    head = source.read_rows(0, 1001)
+    full = resident()
+    source.trim()
+    assert full - resident() > 0.8 * source.nbytes
+    assert source.read_rows(0, 1001).tobytes() == head.tobytes()
+    rows = np.full(500 * source.row_nbytes, 7, np.uint8)
+    source.write_rows(rows)
+    assert source.read_rows(1001, 1501).tobytes() == rows.tobytes()
+    assert source.read_rows(0, 1001).tobytes() == head.tobytes()
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 10])
+def test_trimming_small_and_full_states_changes_no_row(n_tokens: int) -> None:
+    state = filled(n_tokens=n_tokens)
+    rows = state.read_rows(0, n_tokens).tobytes()
+    state.trim()
+    assert state.read_rows(0, n_tokens).tobytes() == rows

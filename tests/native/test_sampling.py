@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -176,6 +179,53 @@ def test_nothing_is_capped() -> None:
         assert abs(sampler.sample(row, params, index) - uniform(0, index) * 0.95 * n) <= 2
     assert chosen(np.zeros(1000), temperature=1.0, top_k=600).keys() - set(range(600)) == set()
     assert max(chosen(np.zeros(1000), temperature=1.0, top_k=600)) > 256
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(0.7, top_p=0.95),
+        SamplingParams(1.0),
+        SamplingParams(1.5, min_p=0.01),
+        SamplingParams(1.0, 4000, top_p=0.9),
+        SamplingParams(1.0, top_p=0.99, min_p=1e-4),
+    ],
+)
+def test_large_vocabularies_agree_with_the_reference(spread: float, params: SamplingParams) -> None:
+    """Flat ones, where sorting would not end; equal logits; more ids than the kernel has pieces for."""
+    rng = np.random.default_rng(3)
+    n = 600_000 if spread == 1.0 else 100_000
+    row = (rng.standard_normal(n) * spread).astype(np.float32)
+    row[1::2] = np.round(row[1::2])
+    allowed = np.ones(n, bool) if spread < 4 else rng.random(n) < 0.3
+    allowed[5000:9000] = False
+    bits = np.packbits(np.pad(allowed, (0, -n % 32)), bitorder="little").view(np.uint32)
+    kept, share = distribution(row, params, {}, {}, allowed)
+    at, sampler = np.cumsum(share), Sampler(n)
+    for index in range(12):
+        token, u = sampler.sample(row, params, index, mask=bits), uniform(0, index)
+        first, last = (int(np.searchsorted(at, min(max(x, 0), at[-1]))) for x in (u - 2e-5, u + 2e-5))
+        # Probabilities are floats: some ids apart by less than that may have changed places.
+        assert token in kept[max(first - 2, 0) : last + 3], (index, u)
+
+
+def test_every_level_draws_the_same(levels: tuple[str, ...]) -> None:
+    code = (
+        "import numpy as np\n"
+        "from lmhub.sampling import Sampler, score\n"
+        "from lmhub.types import SamplingParams\n"
+        "for n in (700, 50_001):\n"
+        "    row = np.random.default_rng(n).standard_normal(n).astype(np.float32)\n"
+        "    for p in (SamplingParams(), SamplingParams(0.7, 20), SamplingParams(0.9, 0, 0.95), SamplingParams(2.0)):\n"
+        "        print([Sampler(n).sample(row, p, i) for i in range(20)], score(row, 3, 5))\n"
+    )
+    said = []
+    for level in levels:
+        env = {**os.environ, "LMK_ISA": level}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        said.append(done.stdout)
+    assert len(said[0].splitlines()) == 8 and set(said) == {said[0]}
 
 
 def test_frequencies_follow_the_distribution() -> None:
