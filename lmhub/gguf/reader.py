@@ -39,7 +39,8 @@ class _Part:
 
     def __init__(self, path: Path):
         self.path = path
-        self.map: mmap.mmap | None = _map(path)
+        self.map: mmap.mmap | None
+        self.map, self.stat = _map(path)
         self.nbytes = len(self.map)
         try:
             self.header: Header = parse(self.map)
@@ -59,7 +60,7 @@ class _Part:
             self.map = None
 
 
-def _map(path: Path) -> mmap.mmap:
+def _map(path: Path) -> tuple[mmap.mmap, os.stat_result]:
     try:
         # Non-blocking, so that a named pipe is refused below instead of waited for.
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -74,7 +75,7 @@ def _map(path: Path) -> mmap.mmap:
             raise _error(path, "it is not a regular file", "give the path of a .gguf file")
         if info.st_size == 0:
             raise _error(path, "the file is empty", "download or convert it again")
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ), info
     except OSError as error:
         reason = (error.strerror or "unknown error").lower()
         raise _error(path, f"it cannot be mapped into memory ({reason})", "copy it to a local disk") from None
@@ -106,6 +107,11 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         return self._info.nbytes
+
+    @property
+    def offset(self) -> int:
+        """Where its bytes begin in the part that holds it."""
+        return self._info.offset
 
     @property
     def n_elements(self) -> int:
@@ -158,6 +164,7 @@ class GGUFFile:
         first = parts[0]
         self.path = first.path
         self.paths = tuple(part.path for part in parts)
+        self.stats = tuple(part.stat for part in parts)  # of the files that are mapped, whatever the paths mean by now
         self.version = first.header.version
         self.alignment = first.header.alignment
         self.metadata = first.header.metadata
