@@ -109,3 +109,10 @@ class ShuttingDown(LmhubError):
 
     status = 503
     kind = "unavailable_error"
+
+
+class RequestTimedOut(LmhubError):
+    """A request ran for as long as it may without a single token."""
+
+    status = 504
+    kind = "timeout_error"

@@ -18,10 +18,17 @@ Want = Literal["none", "last", "all"]
 
 
 class State(ABC):
-    """The memory of one sequence: its KV cache, its recurrent state, or both."""
+    """The memory of one sequence: its KV cache, its recurrent state, or both.
+
+    Rows can be saved and brought back where `layout` is not empty: `read_rows` and `write_rows` exchange them as bytes,
+    with any state of an equal layout, also on another thread than the engine's while nobody else uses the state.
+    """
 
     n_tokens: int  # committed positions
     capacity: int  # positions that fit
+    can_rewind: bool = True  # whether `truncate` works at every position
+    layout: str = ""  # what the bytes of a row are: geometry and types
+    row_nbytes: int = 0  # of one position, over all layers
 
     @property
     @abstractmethod
@@ -36,12 +43,26 @@ class State(ABC):
     def copy_prefix(self, other: State, n_tokens: int) -> bool:
         """Become a copy of `other` cut to `n_tokens`. False when that is impossible; this state is then empty."""
 
-    def checkpoint(self) -> Any:
-        """A copy of what `truncate` cannot bring back, for families that cannot rewind. None where none is needed."""
+    def trim(self) -> None:  # noqa: B027 - optional
+        """Give back the memory behind `n_tokens` that earlier tokens have used."""
+
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
+        """Positions [start, stop) as uint8 ((stop - start) * row_nbytes,): layer by layer, all keys, then values."""
+        raise NotImplementedError
+
+    def write_rows(self, rows: np.ndarray) -> None:
+        """Append what `read_rows` gave behind `n_tokens`. Raises KernelError if it does not fit."""
+        raise NotImplementedError
+
+    def checkpoint(self) -> bytes | None:
+        """What `truncate` cannot bring back, for states that cannot rewind; may be written to disk. None: nothing."""
         return None
 
-    def restore(self, checkpoint: Any, n_tokens: int) -> bool:
-        """Go back to `checkpoint`, taken when `n_tokens` positions were committed."""
+    def restore(self, checkpoint: bytes, n_tokens: int) -> bool:
+        """Go back to `checkpoint`, taken when `n_tokens` positions were committed; rows behind them are forgotten.
+
+        The rows before them must be in place. False, with the state empty, where that is impossible.
+        """
         return self.truncate(n_tokens)
 
 
@@ -61,6 +82,8 @@ class MemoryPlan:
     weights_mapped: int
     weights_packed: int
     state: int  # one sequence at the planned context
+    scratch: int = 0  # buffers of a step; 0 = not reckoned
+    checkpoint: int = 0  # one checkpoint of a sequence that cannot rewind
 
 
 class CausalLM(ABC):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+MIB = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -15,6 +17,20 @@ class EngineSettings:
     batch: int = 4  # sequences that run at once
     queue: int = 16  # requests that may wait
     kv_dtype: str = "f16"
+    kv_slots: int = 0  # sequences kept in memory, running ones included; 0 = twice the batch, at least 2
+    kv_slots_force: bool = False  # keep that many even where memory might not suffice
+    kv_ram: int = 0  # bytes of further sequences that are kept in memory beyond the slots
+    kv_cache_dir: str = ""  # folder in which sequences survive a restart; "" = none
+    kv_disk_max: int = 8 << 30  # bytes of that folder
+    kv_disk_slots: int = 64  # files of that folder
+    flush_s: float = 10.0  # how long writing sequences to disk may hold up the end
+    spec: bool = True  # speculative decoding where it pays
+    read_ahead: bool = True  # in idle time, what the next turn of a conversation will begin with
+    prefill_chunk: int = 512  # prompt tokens in one step, at most
+    latency_s: float = 0.08  # how long a step may take while a reply is being decoded, prompts beside it included
+    pipe_max: int = MIB  # bytes of a reply that may wait for their reader before it is paused
+    stall_timeout_s: float = 120.0  # a paused reply that nobody reads for so long is cancelled
+    request_timeout_s: float = 0.0  # from admission; the reply then ends as cut off; 0 = never
     lazy_tools: bool = True  # a tool call that the model opens by itself is held to the tools and their schemas
 
 
@@ -33,6 +49,7 @@ class ServerSettings:
     allow_host: tuple[str, ...] = ()  # Host headers that are accepted beside those of this machine
     cors_origin: tuple[str, ...] = ()  # origins whose web pages may read the answers; "*": all
     ping_s: float = 15.0  # silence in a stream after which a ping is sent, in seconds; 0 = never
+    seed: int | None = None  # of requests that send none; None = a new one for each
     default_max_tokens: int = 0  # budget of a reply whose request names none; 0 = what is left of the context
     max_n: int = 8  # choices of one request for one prompt
     max_prompts: int = 64  # prompts of one completion request

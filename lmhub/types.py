@@ -239,6 +239,14 @@ class Constraint(Protocol):
         """`token` was chosen. Raises GenerationError if it cannot follow."""
         ...
 
+    def forced(self) -> Sequence[int]:
+        """The tokens that come next because nothing else may, as far as that is known. Nothing is committed."""
+        ...
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, in this order, may come next. Nothing is committed."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
@@ -262,6 +270,7 @@ class GenerationRequest:
     close_reasoning: tuple[int, ...] = ()  # what is committed when the budget is used up inside the reasoning
     max_calls: int | None = None  # the reply ends when that many tool calls are complete
     choice: int = 0  # which choice of its request this is
+    n_stable: int | None = None  # tokens before the opener of the reply, which the next turn repeats; None: all
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -374,9 +383,12 @@ ReplyItem = Content | Thought | ToolCallStart | ToolCallDelta
 Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | PromptScored | TokenIds | Finish | Failure
 
 
+Source = Literal["none", "slot", "copy", "ram", "disk"]  # where the cached part of a prompt came from
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """One generation that ended, for metrics and logs."""
+    """One generation that ended, for metrics and logs. `n_drafted` tokens were guessed ahead, `n_accepted` rightly."""
 
     id: str
     model: str
@@ -384,3 +396,6 @@ class GenerationRecord:
     finish: FinishReason | Literal["failed"]
     usage: Usage
     timings: Timings
+    source: Source = "none"
+    n_drafted: int = 0
+    n_accepted: int = 0

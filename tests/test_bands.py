@@ -29,7 +29,7 @@ BANDS = [
         "rope",
     },
     {"engine"},
-    {"hub", "plugins", "hookspecs"},
+    {"hub", "memory", "plugins", "hookspecs"},
     {"server", "cli", "api", "plain"},
 ]
 BUILD = {"build", "_native_build"}  # run before anything is installed: cffi and the package's own header only

@@ -12,21 +12,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from lmhub.engine.generation import Generation
+from lmhub.engine.generation import RESUME, Generation
 from lmhub.engine.inbox import Inbox
+from lmhub.engine.pool import SlotPool
+from lmhub.engine.rates import StepTimes
 from lmhub.engine.reply import Pieces, Reply
-from lmhub.engine.slots import SlotPool, SlotStats
+from lmhub.engine.slots import SlotStats
 from lmhub.engine.steppers import CausalStepper, Sample
 from lmhub.engine.worker import Worker
 from lmhub.errors import PromptTooLong, RequestError
 from lmhub.model import CausalLM
-from lmhub.types import Event, GenerationRecord, GenerationRequest
+from lmhub.settings import EngineSettings
+from lmhub.types import Event, GenerationRecord, GenerationRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from lmhub.engine.disk import DiskStats, DiskTier
 
 log = logging.getLogger("lmhub.engine")
 
@@ -36,25 +42,42 @@ JOIN_S = 30.0  # how long a step that ignores `abort` may hold up the end
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot. `steps` and what follows count from the engine's start; tokens are of generations that ran and ended.
+    """A snapshot. `steps` and what follows count from the engine's start.
 
-    `slots` has an entry for each running sequence.
+    `prompt_tokens` and `completion_tokens` are of generations that ran and ended; `prefill_tokens` were forwarded for
+    prompts, `decode_tokens` came out of the sampler. `step_s` is the time spent in steps, `forward_s` the model's part
+    of it. `hits` and `reused` count generations and prompt tokens by where the cached part came from (`types.Source`).
+    `slots` has an entry for each running sequence. `healthy` is False while the model fails step after step.
     """
 
     stopping: bool
+    healthy: bool
     queued: int
     running: int
+    paused: int
     batch: int
     queue: int
+    kv_slots: int
+    parked: int
     steps: int
     finished: int
     prompt_tokens: int
     completion_tokens: int
+    prefill_tokens: int
+    decode_tokens: int
+    step_s: float
+    forward_s: float
+    hits: Mapping[str, int]
+    reused: Mapping[str, int]
+    evicted: int
+    drafted: int
+    accepted: int
+    disk: DiskStats | None
     slots: tuple[SlotStats, ...]
 
 
 class Engine:
-    """Runs generations on `model`, at most `batch` at once, while at most `queue` more wait."""
+    """Runs generations on `model`, at most `settings.batch` at once, while at most `settings.queue` more wait."""
 
     def __init__(
         self,
@@ -62,15 +85,14 @@ class Engine:
         *,
         tokenizer: Pieces,
         n_ctx: int,
-        batch: int = 4,
-        queue: int = 16,
-        prefill_chunk: int = 256,
+        settings: EngineSettings = EngineSettings(),  # noqa: B008 - frozen
         model_id: str = "",
         family: str = "",
+        disk: DiskTier | None = None,
         on_finished: Callable[[GenerationRecord], None] | None = None,
         sample: Sample | None = None,
     ):
-        """Starts the worker thread. `prefill_chunk`: prompt tokens per step, beside one row for each decoding slot.
+        """Starts the worker thread. The engine closes `disk`, where sequences survive it, when it stops.
 
         `on_finished` is called on the worker thread, once per generation, before its last event is delivered; what it
         raises is logged. `sample` replaces the native sampler.
@@ -79,13 +101,20 @@ class Engine:
             from lmhub.sampling import Sampler
 
             sample = Sampler(model.n_vocab).sample
+        speculator = None
+        if settings.spec:
+            from lmhub.engine.drafts import Speculator
+
+            speculator = Speculator(model.n_vocab)
         self._model, self._tokenizer, self._n_ctx = model, tokenizer, n_ctx
-        self._batch, self._queue = batch, queue
+        self._settings, self._disk = settings, disk
         self._model_id, self._family = model_id, family
         self._on_finished = on_finished
-        self._inbox = Inbox(batch, queue)
-        self._stepper = CausalStepper(model, sample, max(prefill_chunk, batch))
-        self._worker = Worker(self._inbox, SlotPool(model, batch, n_ctx), self._stepper, self._report)
+        self._inbox = Inbox(settings.batch, settings.queue)
+        times = StepTimes()
+        self._pool = SlotPool(model, n_ctx, settings, times, disk=disk, speculator=speculator, wake=self._inbox.wake)
+        self._stepper = CausalStepper(model, sample, settings, times, speculator=speculator)
+        self._worker = Worker(self._inbox, self._pool, self._stepper, settings, self._report)
         self._thread = threading.Thread(target=self._work, name=f"lmhub-engine {model_id}".strip(), daemon=True)
         self._thread.start()
 
@@ -95,7 +124,8 @@ class Engine:
         Raises PromptTooLong or RequestError if it can never run, QueueFull, ShuttingDown.
         """
         budget = min(request.max_tokens, self._room(request))
-        generation = Generation(request, Reply(request, self._tokenizer, budget), self._inbox.wake, loop)
+        resume_below = max(1, int(self._settings.pipe_max * RESUME))
+        generation = Generation(request, Reply(request, self._tokenizer, budget), self._inbox.wake, loop, resume_below)
         self._inbox.put(generation)
         return generation
 
@@ -108,6 +138,16 @@ class Engine:
         async with aclosing(generation.aevents()) as events:
             async for event in events:
                 yield event
+
+    def read_ahead(self, prompt: Sequence[int]) -> None:
+        """Read `prompt` once there is nothing else to do, so that a request which begins with it finds it in a slot.
+
+        It gives way to every request. What cannot be read, for want of room or of sense, is left alone.
+        """
+        if not 1 < len(prompt) < self._n_ctx or min(prompt) < 0 or max(prompt) >= self._model.n_vocab:
+            return
+        request = GenerationRequest("", tuple(prompt), SamplingParams(), 0, frozenset())
+        self._inbox.put_ahead(Generation(request, Reply(request, self._tokenizer, 0), self._inbox.wake))
 
     def call(self, task: Callable[[], T]) -> Future[T]:
         """Run `task` on the worker thread between two steps, where the model may be used. Raises ShuttingDown."""
@@ -125,37 +165,56 @@ class Engine:
     def stats(self) -> EngineStats:
         """Where the engine stands; never waits for a step."""
         queued, running = self._inbox.counts()
-        totals = self._worker.totals
+        totals, steps, pool = self._worker.totals, self._stepper.counts, self._pool
+        slots = self._worker.slots
         return EngineStats(
             stopping=self._inbox.closed,
+            healthy=self._worker.is_healthy,
             queued=queued,
             running=running,
-            batch=self._batch,
-            queue=self._queue,
-            steps=totals.steps,
+            paused=sum(slot.is_paused for slot in slots),
+            batch=self._settings.batch,
+            queue=self._settings.queue,
+            kv_slots=pool.n_slots,
+            parked=pool.n_parked,
+            steps=steps.steps,
             finished=totals.finished,
             prompt_tokens=totals.prompt_tokens,
             completion_tokens=totals.completion_tokens,
-            slots=self._worker.slots,
+            prefill_tokens=steps.prefill_tokens,
+            decode_tokens=steps.decode_tokens,
+            step_s=steps.step_s,
+            forward_s=steps.forward_s,
+            hits=dict(pool.counts.hits),
+            reused=dict(pool.counts.reused),
+            evicted=pool.counts.evicted,
+            drafted=steps.drafted,
+            accepted=steps.accepted,
+            disk=None if self._disk is None else self._disk.stats(),
+            slots=slots,
         )
 
     def stop(self, grace_s: float = 0.0) -> None:
         """Refuse new requests, fail the waiting ones, and give the running ones `grace_s` seconds before they fail too.
 
-        Blocks until the worker has ended; may be called again, also from another thread to cut the grace short.
+        Then sequences go to disk, where there is one. Blocks until the worker has ended; may be called again, also from
+        another thread to cut the grace short.
         """
         self._inbox.close()
         self._thread.join(grace_s)
         if self._thread.is_alive():
             self._inbox.close(cut=True)
             self._model.abort()
-            self._thread.join(JOIN_S)
+            self._thread.join(JOIN_S + (self._settings.flush_s if self._disk is not None else 0.0))
         if self._thread.is_alive():
             log.error("the engine did not end within %g s: a step ignores its abort", JOIN_S)
 
     def _work(self) -> None:
         self._worker.run()
         self._stepper.close()
+        self._pool.flush()
+        if self._disk is not None:
+            self._disk.close(self._settings.flush_s)
 
     def _room(self, request: GenerationRequest) -> int:
         """How many tokens fit behind the prompt, 0 only where none is wanted. Raises PromptTooLong or RequestError."""

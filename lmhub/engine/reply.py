@@ -64,7 +64,7 @@ class PlainText:
 
 
 class Reply:
-    """One reply in the making. `reason` is None until it is over; it must not be fed after that."""
+    """One reply in the making. `reason` is None until it is over."""
 
     def __init__(self, request: GenerationRequest, pieces: Pieces, budget: int):
         """`budget`: tokens after which the reply ends. Raises RequestError for unusable stop strings."""
@@ -83,11 +83,17 @@ class Reply:
         self._literal = False
         self._n_announced = 0  # tool calls that were begun
         self._events: list[Event] = []
+        self._pushed: list[int] = []  # since the last `take`
 
     @property
     def reasoning_tokens(self) -> int:
         """How many of the tokens so far were reasoning."""
         return self._parser.reasoning_tokens
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the next token would be reasoning."""
+        return self._parser.in_reasoning
 
     @property
     def must_close(self) -> bool:
@@ -108,21 +114,35 @@ class Reply:
         return PromptScored((first, *map(self._entry, prompt[1:], scores)))
 
     def feed(self, tokens: Sequence[int], scores: Sequence[Score] = ()) -> list[Event]:
-        """The events that `tokens` complete, neighbours merged. Tokens behind the end of the reply are ignored.
-
-        `scores` are theirs where log probabilities were asked for; tokens that were not sampled have none. With a
-        budget of zero the reply ends without any token.
-        """
-        before = self.n_tokens
+        """`push` all of `tokens`, whose `scores` may be fewer, and `take`."""
         for at, token in enumerate(tokens):
-            if self.reason is None:
-                self._feed(token, scores[at] if at < len(scores) else None)
+            self.push(token, scores[at] if at < len(scores) else None)
+        return self.take()
+
+    def push(self, token: int, score: Score | None = None) -> None:
+        """Read one more token; `take` has the events. `score` is its log probability where it was asked for and drawn.
+
+        A token behind the end of the reply is ignored.
+        """
+        if self.reason is None:
+            self._pushed.append(token)
+            self._feed(token, score)
+
+    def take(self) -> list[Event]:
+        """The events since the last call, neighbours merged. With a budget of zero the reply ends without any token."""
         if self.reason is None and self.n_tokens >= self.budget:
             self._finish("length")
         events, self._events = self._events, []
-        if self._request.return_token_ids and self.n_tokens > before:
-            events.insert(0, TokenIds(tuple(tokens[: self.n_tokens - before])))
+        if self._request.return_token_ids and self._pushed:
+            events.insert(0, TokenIds(tuple(self._pushed)))
+        self._pushed.clear()
         return events
+
+    def cut(self) -> list[Event]:
+        """End the reply as if its budget were used up, and take what is left."""
+        if self.reason is None:
+            self._finish("length")
+        return self.take()
 
     def _feed(self, token: int, score: Score | None) -> None:
         self.n_tokens += 1

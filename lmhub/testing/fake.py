@@ -111,10 +111,15 @@ class Gate:
 class FakeState(State):
     """Remembers the tokens themselves. `n_prompt` is where logits were first asked for: the end of the prompt."""
 
+    layout = "fake"
+    row_nbytes = 4
+
     def __init__(self, n_ctx: int):
         self.capacity = n_ctx
         self.tokens: list[int] = []
         self.n_prompt: int | None = None
+        self.is_replying = False  # one row of logits has been asked for
+        self.is_verifying = False  # all rows have been asked for since
 
     @property
     def n_tokens(self) -> int:  # type: ignore[override]
@@ -127,16 +132,26 @@ class FakeState(State):
         return 4 * self.capacity
 
     def truncate(self, n_tokens: int) -> bool:
-        """Always possible; the next prompt ends where logits are asked for next."""
+        """Always possible; the next prompt ends where logits are asked for next, unless only guesses are forgotten."""
         del self.tokens[n_tokens:]
-        self.n_prompt = None
+        if not self.is_verifying:
+            self.n_prompt, self.is_replying = None, False
+        self.is_verifying = False
         return True
 
     def copy_prefix(self, other: State, n_tokens: int) -> bool:
         """Always possible."""
         assert isinstance(other, FakeState)
-        self.tokens, self.n_prompt = other.tokens[:n_tokens], None
+        self.tokens, self.n_prompt, self.is_replying = other.tokens[:n_tokens], None, False
         return True
+
+    def read_rows(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """The tokens' bytes."""
+        return np.array(self.tokens[start:stop], np.int32).view(np.uint8)
+
+    def write_rows(self, rows: NDArray[np.uint8]) -> None:
+        """Take the tokens back."""
+        self.tokens += rows.view(np.int32).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +215,15 @@ class FakeModel(CausalLM):
         assert isinstance(state, FakeState)
         assert state.n_tokens + len(chunk.tokens) <= state.capacity, "the sequence does not fit its state"
         if IM_START in chunk.tokens:  # of a prompt that goes on from an earlier reply, not one more token of that reply
-            state.n_prompt = None
+            state.n_prompt, state.is_replying = None, False
+        state.is_verifying = chunk.want == "all" and state.is_replying
+        state.is_replying = state.is_replying or chunk.want == "last"
         rows = []
         for place, token in enumerate(chunk.tokens):
             state.tokens.append(token)
             if chunk.want == "all" or (chunk.want == "last" and place == len(chunk.tokens) - 1):
-                if chunk.want == "all":  # a prompt that is scored: its end is where the next wish is another one
+                if chunk.want == "all" and not state.is_verifying:
+                    # a prompt that is scored: its end is where the next wish is another one
                     state.n_prompt = state.n_tokens
                 state.n_prompt = state.n_prompt or state.n_tokens
                 rows.append(self.row(tuple(state.tokens), state.n_prompt))

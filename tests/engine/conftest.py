@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lmhub.engine import Engine
+from lmhub.settings import EngineSettings
 from lmhub.testing.fake import FakeModel, FakeTokenizer
 from lmhub.types import GenerationRequest, SamplingParams
 
@@ -28,8 +29,13 @@ def make_engine(tokenizer: FakeTokenizer) -> Iterator[MakeEngine]:
     engines: list[Engine] = []
 
     def make(model: FakeModel, **options: Any) -> Engine:
-        options = {"n_ctx": 512, **options}
-        engines.append(Engine(model, tokenizer=tokenizer, **options))
+        own = {
+            name: options.pop(name)
+            for name in ("n_ctx", "model_id", "family", "disk", "on_finished", "sample")
+            if name in options
+        }
+        settings = EngineSettings(**{"kv_slots": options.get("batch", 4), **options})
+        engines.append(Engine(model, tokenizer=tokenizer, settings=settings, **{"n_ctx": 512, **own}))
         return engines[-1]
 
     yield make

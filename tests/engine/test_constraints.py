@@ -48,6 +48,15 @@ class Spell:
     def commit(self, token: int) -> None:
         self.committed.append(token)
 
+    def forced(self) -> Sequence[int]:
+        at = len(self.committed) - self._sleep
+        return self._tokens[at:-1] if at >= 0 else ()
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        at = len(self.committed) - self._sleep
+        fits = (at + n < 0 or self._tokens[at + n : at + n + 1] == [token] for n, token in enumerate(tokens))
+        return next((n for n, fit in enumerate(fits) if not fit), len(tokens))
+
 
 def collect(engine: Engine, request: GenerationRequest) -> list[Event]:
     return list(engine.submit(request).events())
@@ -97,6 +106,12 @@ class Broken:
     def commit(self, token: int) -> None:
         if self._where == "commit":
             raise GenerationError("the grammar failed")
+
+    def forced(self) -> Sequence[int]:
+        return ()
+
+    def accepts(self, tokens: Sequence[int]) -> int:
+        return len(tokens)
 
 
 @pytest.mark.parametrize("where", ["mask", "commit"])

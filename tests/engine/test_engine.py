@@ -36,7 +36,7 @@ def collect(generation: Generation) -> list[Event]:
 def test_one_generation_from_end_to_end(make_engine: MakeEngine, make_request: MakeRequest) -> None:
     records: list[GenerationRecord] = []
     model = FakeModel(b"Hello")
-    engine = make_engine(model, model_id="m", family="f", on_finished=records.append)
+    engine = make_engine(model, model_id="m", family="f", on_finished=records.append, spec=False)
     request = make_request("Hi")
     events = collect(engine.submit(request))
     finish = finish_of(events)
@@ -107,6 +107,8 @@ def test_the_batch_is_never_exceeded_and_states_are_reused(make_engine: MakeEngi
 
 def test_a_state_that_cannot_rewind_is_replaced(make_engine: MakeEngine, make_request: MakeRequest) -> None:
     class Stubborn(FakeState):
+        can_rewind = False
+
         def truncate(self, n_tokens: int) -> bool:
             return False
 
@@ -252,7 +254,7 @@ def test_a_reader_that_reads_late_gets_everything(make_engine: MakeEngine, make_
 def test_a_long_prompt_does_not_stop_the_others(make_engine: MakeEngine, make_request: MakeRequest) -> None:
     gate = Gate()
     model = FakeModel(lambda prompt: b"d" * 100, gate=gate)
-    engine = make_engine(model, prefill_chunk=16)
+    engine = make_engine(model, prefill_chunk=16, spec=False)
     engine.submit(make_request("hi"))
     gate.arrive()
     gate.step()

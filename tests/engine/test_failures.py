@@ -79,11 +79,11 @@ def broken_processor(logits: Any, history: Any) -> None:
 def test_a_parser_that_raises(beside: Callable[..., LmhubError]) -> None:
     error = beside({"parser": Exploding()})
     assert isinstance(error, GenerationError)
-    assert "reading the reply failed with ValueError" in str(error) and "parser bug" not in str(error)
+    assert "continuing the reply failed with ValueError" in str(error) and "parser bug" not in str(error)
 
 
 def test_a_processor_that_raises(beside: Callable[..., LmhubError]) -> None:
-    assert "sampling failed with ValueError" in str(beside({"processors": (broken_processor,)}))
+    assert "continuing the reply failed with ValueError" in str(beside({"processors": (broken_processor,)}))
 
 
 def test_logits_that_are_not_numbers(beside: Callable[..., LmhubError]) -> None:

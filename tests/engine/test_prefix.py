@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from lmhub.engine import Engine
-from lmhub.engine.slots import common
+from lmhub.engine.parked import common
+from lmhub.settings import EngineSettings
 from lmhub.testing.drive import load
 from lmhub.testing.fake import FakeModel, FakeState, FakeTokenizer, Gate, NoiseModel
 from lmhub.testing.tiny import tiny_gguf
@@ -99,6 +100,8 @@ def test_a_running_prompt_is_shared(make_engine: MakeEngine, make_request: MakeR
 class Stubborn(FakeState):
     """A state that cannot rewind, only start over."""
 
+    can_rewind = False
+
     def truncate(self, n_tokens: int) -> bool:
         return n_tokens == 0 and super().truncate(0)
 
@@ -145,7 +148,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def logged(model: Any, prompts: list[list[int]], seed: int, batch: int) -> list[tuple[list[Event], int]]:
     """Each prompt's events with every log probability, one after the other on one engine; and what was cached."""
-    engine = Engine(model, tokenizer=FakeTokenizer(), n_ctx=256, batch=batch, prefill_chunk=16)
+    settings = EngineSettings(batch=batch, prefill_chunk=16, spec=False)
+    engine = Engine(model, tokenizer=FakeTokenizer(), n_ctx=256, settings=settings)
     try:
         out = []
         for prompt in prompts:
