@@ -87,13 +87,18 @@ def open(
     threads: int = _DEFAULTS.threads,
     batch: int = 1,
     kv_dtype: str = _DEFAULTS.kv_dtype,
+    kv_slots: int = _DEFAULTS.kv_slots,
+    kv_cache_dir: str | os.PathLike[str] = "",
+    spec: bool = _DEFAULTS.spec,
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF file with the installed plugin of its family.
 
     `ctx` is in positions per sequence, capped by what the model was trained for; `threads` are compute threads of the
     whole process (0: as they are, by default one per usable CPU); `batch` sequences run at once (from several Python
-    threads); `kv_dtype` is "f16" or "f32"; `progress(done_bytes, total_bytes)` is called while loading.
+    threads); `kv_dtype` is "f16", "f32" or "q8_0"; `kv_slots` sequences are kept for prompts that begin alike (0: twice
+    the batch), and in the folder `kv_cache_dir` they survive the process; `spec` guesses tokens ahead where that pays,
+    which changes no reply; `progress(done_bytes, total_bytes)` is called while loading.
     Raises ModelFileError, UnsupportedModel, PluginError.
 
         >>> model = lmhub.open(PATH, ctx=64)
@@ -101,12 +106,23 @@ def open(
         64
         >>> model.close()
     """
-    if ctx < 1 or batch < 1 or threads < 0:
-        raise RequestError(f"ctx and batch must be at least 1 and threads at least 0, not {ctx}, {batch} and {threads}")
-    if kv_dtype not in ("f16", "f32"):
-        raise RequestError(f"kv_dtype must be 'f16' or 'f32', not {kv_dtype!r}", "kv_dtype")
+    if ctx < 1 or batch < 1 or threads < 0 or kv_slots < 0:
+        raise RequestError(
+            f"ctx and batch must be at least 1, threads and kv_slots at least 0, not {ctx}, {batch}, {threads} and "
+            f"{kv_slots}"
+        )
+    if kv_dtype not in ("f16", "f32", "q8_0"):
+        raise RequestError(f"kv_dtype must be 'f16', 'f32' or 'q8_0', not {kv_dtype!r}", "kv_dtype")
     hub = Hub()
-    settings = EngineSettings(ctx=ctx, threads=threads, batch=batch, kv_dtype=kv_dtype)
+    settings = EngineSettings(
+        ctx=ctx,
+        threads=threads,
+        batch=batch,
+        kv_dtype=kv_dtype,
+        kv_slots=kv_slots,
+        kv_cache_dir=os.fspath(kv_cache_dir),
+        spec=spec,
+    )
     return Model(hub, hub.load(os.fspath(path), settings, progress), owns_hub=True)
 
 

@@ -70,7 +70,8 @@ class Dialect:
 
     `id_prefix` starts its reply ids. `parse` raises RequestError; `collect` builds the body of a reply that is not
     streamed from all events of each choice, the last of which is a Finish; `error` frames a failure that comes before
-    the first byte, for every path that starts with one of `prefixes`. `count_routes` take the same body as `routes` (or
+    the first byte, for every path that starts with one of `prefixes`. `keeps_reasoning`: clients send the reasoning of
+    a reply back with the next turn. `count_routes` take the same body as `routes` (or
     what `parse_count` parses) and are answered by `count`, given the number of prompt tokens. `pages` are served as
     well. `fields` and `schema` (a JSON schema of the body) describe the requests at `/openapi.json`.
     """
@@ -84,6 +85,7 @@ class Dialect:
     error: Callable[[LmhubError], bytes]
     doc: str = ""
     prefixes: tuple[str, ...] = ()
+    keeps_reasoning: bool = False
     count_routes: tuple[str, ...] = ()
     count: Callable[[int], bytes] | None = None
     parse_count: Callable[[bytes], Request] | None = None

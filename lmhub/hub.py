@@ -5,6 +5,7 @@ The hub owns the plugins, the loaded models and their engines. It knows no HTTP 
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmhub.engine import Engine
 from lmhub.errors import LmhubError, ModelFileError, PluginError, RequestError, UnknownModel, UnsupportedModel, quoted
@@ -21,10 +22,15 @@ from lmhub.gguf import GGUFFile, open_gguf
 from lmhub.hookspecs import hookimpl
 from lmhub.loaded import LoadedModel, default_sampling
 from lmhub.machine import memory
+from lmhub.memory import Cost, Plan, largest_ctx, settled
+from lmhub.memory import plan as memory_plan
 from lmhub.model import CausalLM, MemoryPlan
 from lmhub.plugins import Plugins
 from lmhub.settings import EngineSettings
 from lmhub.types import Event, GenerationRecord, GenerationRequest, Request
+
+if TYPE_CHECKING:
+    from lmhub.engine.disk import DiskTier
 
 log = logging.getLogger("lmhub")
 
@@ -42,10 +48,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A loaded model and the engine that runs it."""
+    """A loaded model, the engine that runs it, and how; `plan` is None for a model that came from no file."""
 
     model: LoadedModel
     engine: Engine
+    settings: EngineSettings
+    plan: Plan | None = None
 
 
 class Hub:
@@ -110,35 +118,54 @@ class Hub:
 
     # --- models ------------------------------------------------------------------------------------------------------
 
-    def plan(self, file: GGUFFile, settings: EngineSettings) -> tuple[Claim, LoadOptions, MemoryPlan]:
-        """What loading this file would take, from its metadata alone."""
-        claim = self.claim_for(file)
-        trained = file.metadata.get(f"{file.architecture}.context_length")
-        ctx = min(settings.ctx, trained) if isinstance(trained, int) and trained > 0 else settings.ctx
-        options = LoadOptions(n_ctx=ctx, kv_dtype=settings.kv_dtype)
-        if claim.family.plan is None:
-            return claim, options, MemoryPlan(file.nbytes, 0, 0)
-        return claim, options, _resolve(claim.family.plan, claim)(file, options)
+    def plan(self, file: GGUFFile, settings: EngineSettings, taken: int = 0) -> Plan:
+        """What serving this file would take, from its metadata alone. Raises LmhubError.
+
+        What the served models may still grow by counts as taken, and so do `taken` bytes.
+        """
+        taken += sum(served.plan.lazy for served in self._served.values() if served.plan is not None)
+        ram = memory()
+        ram = replace(ram, available=max(0, ram.available - taken))
+        return memory_plan(file, _cost(self.claim_for(file), file), _ctx(file, settings), settings, ram)
 
     def load(self, path: str | Path, settings: EngineSettings, progress: Progress | None = None) -> Served:
-        """Open, load and serve a model file; blocks until it can answer. Raises LmhubError."""
+        """Open, load and serve a model file; blocks until it can answer. Raises LmhubError.
+
+        Where memory is short, fewer sequences are kept than `settings` ask for; the log and `Served` say so.
+        """
         from lmhub import native
 
         file = open_gguf(path)
         with _named(file):
-            claim, options, plan = self.plan(file, settings)
-            _check_memory(options, plan)
+            claim = self.claim_for(file)
+            wished = self.plan(file, settings)
+            _check_memory(wished, _cost(claim, file), settings)
+            for warning in wished.warnings:
+                log.warning("%s: %s", file.path.name, warning)
+            settings = settled(wished, settings)
+            plan = self.plan(file, settings)
+            log.info("memory plan: %s", json.dumps(plan.as_dict()))
             if settings.threads:
                 native.set_threads(settings.threads)
-            model = _resolve(claim.family.load, claim)(file, replace(options, progress=progress))
-            tokenizer = self.plugins.call_first("lmhub_tokenizer", model_file=file)
-            if tokenizer.n_vocab > model.n_vocab:
-                raise ModelFileError(
-                    f"the vocabulary has {tokenizer.n_vocab} tokens, but token_embd.weight holds {model.n_vocab}; "
-                    f"convert the model again."
-                )
+            disk = self._disk(file, claim, settings)  # before the weights: a useless folder should not cost minutes
+            try:
+                return self.serve(self._loaded(file, claim, settings, progress), settings, plan, disk)
+            except BaseException:
+                if disk is not None:
+                    disk.close(0.0)
+                raise
+
+    def _loaded(self, file: GGUFFile, claim: Claim, settings: EngineSettings, progress: Progress | None) -> LoadedModel:
+        options = LoadOptions(n_ctx=_ctx(file, settings), kv_dtype=settings.kv_dtype, progress=progress)
+        model = _resolve(claim.family.load, claim)(file, options)
+        tokenizer = self.plugins.call_first("lmhub_tokenizer", model_file=file)
+        if tokenizer.n_vocab > model.n_vocab:
+            raise ModelFileError(
+                f"the vocabulary has {tokenizer.n_vocab} tokens, but token_embd.weight holds {model.n_vocab}; "
+                f"convert the model again."
+            )
         facts = file.facts()
-        loaded = LoadedModel(
+        return LoadedModel(
             id=self._free_id(file),
             family=claim.family,
             distribution=claim.distribution,
@@ -146,7 +173,7 @@ class Hub:
             model=model,
             tokenizer=tokenizer,
             n_ctx=options.n_ctx,
-            plan=plan,
+            plan=_cost(claim, file)(options.n_ctx, options.kv_dtype),
             created=int(file.path.stat().st_mtime),
             n_params=facts.n_params,
             nbytes=facts.nbytes,
@@ -154,10 +181,38 @@ class Hub:
             sampling=default_sampling(claim.family, file.metadata),
             lazy_tools=settings.lazy_tools,
         )
-        return self.serve(loaded, settings)
 
-    def serve(self, loaded: LoadedModel, settings: EngineSettings) -> Served:
-        """Complete a loaded model with what the hooks say of it, and start its engine."""
+    def _disk(self, file: GGUFFile, claim: Claim, settings: EngineSettings) -> DiskTier | None:
+        """Where sequences of this file survive a restart; None where that is not wanted.
+
+        Each model has a folder of its own, for one at a time may write to one, and to find its files it reads them all.
+        """
+        if not settings.kv_cache_dir:
+            return None
+        from lmhub.engine.disk import DiskTier
+        from lmhub.gguf.fingerprint import identity
+
+        name = re.sub(r"[^\w.-]+", "-", self._free_id(file))[:80]
+        folder = Path(settings.kv_cache_dir).expanduser() / f"model-{name}"
+        plugin = self.plugins.infos[claim.plugin]
+        return DiskTier(
+            folder,
+            identity(file, folder, (f"plugin={plugin.title}",)),
+            max_bytes=settings.kv_disk_max,
+            max_files=settings.kv_disk_slots,
+        )
+
+    def serve(
+        self,
+        loaded: LoadedModel,
+        settings: EngineSettings,
+        plan: Plan | None = None,
+        disk: DiskTier | None = None,
+    ) -> Served:
+        """Complete a loaded model with what the hooks say of it, and start its engine.
+
+        `plan` is what it was given, `disk` where its sequences survive a restart; the engine closes that.
+        """
         from lmhub.chat.prompt import ChatFormat
 
         if not isinstance(loaded.model, CausalLM):
@@ -172,15 +227,21 @@ class Hub:
             loaded.model,
             tokenizer=loaded.tokenizer,
             n_ctx=loaded.n_ctx,
-            batch=settings.batch,
-            queue=settings.queue,
+            settings=settings,
             model_id=loaded.id,
             family=loaded.family.name,
+            disk=disk,
             on_finished=self._finished,
         )
-        served = Served(loaded, engine)
+        served = Served(loaded, engine, settings, plan)
         self._served[loaded.id] = served
         return served
+
+    @property
+    def flush_s(self) -> float:
+        """How long `close` may take to write sequences to disk."""
+        served = tuple(self._served.values())  # may be asked while another thread loads
+        return sum(one.settings.flush_s for one in served if one.settings.kv_cache_dir)
 
     @property
     def models(self) -> list[LoadedModel]:
@@ -275,15 +336,34 @@ def _named(file: GGUFFile) -> Iterator[None]:
         raise type(error)(f"{file.path.name}: {error}") from error
 
 
-def _check_memory(options: LoadOptions, plan: MemoryPlan) -> None:
+def _ctx(file: GGUFFile, settings: EngineSettings) -> int:
+    """The context in positions: what is asked for, at most what the model was trained for."""
+    trained = file.metadata.get(f"{file.architecture}.context_length")
+    return min(settings.ctx, trained) if isinstance(trained, int) and trained > 0 else settings.ctx
+
+
+def _cost(claim: Claim, file: GGUFFile) -> Cost:
+    """What the family says that loading this file takes, for any context and type of cache."""
+
+    def cost(ctx: int, kv_dtype: str) -> MemoryPlan:
+        if claim.family.plan is None:
+            return MemoryPlan(file.nbytes, 0, 0)
+        made: MemoryPlan = _resolve(claim.family.plan, claim)(file, LoadOptions(n_ctx=ctx, kv_dtype=kv_dtype))
+        return made
+
+    return cost
+
+
+def _check_memory(plan: Plan, cost: Cost, settings: EngineSettings) -> None:
     """Refuse what cannot work: memory is given page by page, so that it would end the process amid a reply."""
-    free, gb = memory().available, 1e9
-    if plan.weights_packed + plan.state > free:
-        raise LmhubError(
-            f"{plan.weights_packed / gb:.1f} GB of weights and {plan.state / gb:.1f} GB of cache for one sequence of "
-            f"{options.n_ctx} positions do not fit into the {free / gb:.1f} GB of memory that are free; choose a "
-            f"smaller context (--ctx) or a smaller model."
-        )
+    if settings.kv_slots_force or plan.committed + plan.per_slot <= plan.available:
+        return
+    largest, gb = largest_ctx(plan, cost), 1e9
+    fix = f"choose a context of at most {largest} (--ctx)" if largest else "choose a smaller model"
+    raise LmhubError(
+        f"{plan.committed / gb:.1f} GB to load it and {plan.per_slot / gb:.1f} GB of cache for one sequence of "
+        f"{plan.ctx} positions do not fit into the {plan.available / gb:.1f} GB of memory that are free; {fix}"
+    )
 
 
 def _slug(arch: str) -> str:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from lmhub.errors import quoted
 from lmhub.family import Family, ThinkMarkers, ToolStyle
 from lmhub.model import BlockLM, CausalLM, MemoryPlan
-from lmhub.prepare import counted, prepared
-from lmhub.types import ChatRequest, GenerationRequest, Request, SamplingParams
+from lmhub.prepare import counted, next_turn, prepared
+from lmhub.types import ChatRequest, GenerationRequest, Message, Request, SamplingParams
 
 if TYPE_CHECKING:
     from lmhub.chat.prompt import ChatFormat
@@ -89,6 +89,13 @@ class LoadedModel:
     def count(self, request: Request) -> int:
         """The tokens of its prompts, which may be more than the context holds. Raises RequestError; never compiles."""
         return counted(self, request)
+
+    def next_turn(self, request: ChatRequest, reply: Message) -> tuple[int, ...]:
+        """The tokens with which the prompt will begin that goes on from `reply`, as far as they are known now.
+
+        A template may show a reply in the history differently from how the model wrote it. Raises RequestError.
+        """
+        return next_turn(self, request, reply)
 
 
 def default_sampling(family: Family, metadata: Mapping[str, Any]) -> SamplingParams:

@@ -20,8 +20,12 @@ from lmhub.types import (
     Constraint,
     GenerationRequest,
     GrammarSpec,
+    Message,
     Request,
+    Text,
     Tool,
+    ToolCall,
+    ToolResult,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +57,18 @@ def counted(model: LoadedModel, request: Request) -> int:
     return len(_rendered(model, request, _tools(model, request))[1].ids)
 
 
+def next_turn(model: LoadedModel, request: ChatRequest, reply: Message) -> tuple[int, ...]:
+    """See `LoadedModel.next_turn`."""
+    calls = [part for part in reply.parts if isinstance(part, ToolCall)]
+    ids = []
+    for text in ("a", "b"):  # what both have in common does not depend on what comes next
+        answers = tuple(Message("tool", (ToolResult(call.id, text),)) for call in calls)
+        messages = (*request.messages, reply, *(answers or (Message("user", (Text(text),)),)))
+        ids.append(_rendered(model, replace(request, messages=messages), _tools(model, request))[1].ids)
+    n = next((i for i, (one, other) in enumerate(zip(*ids, strict=False)) if one != other), min(map(len, ids)))
+    return ids[0][:n]
+
+
 # --- chat ------------------------------------------------------------------------------------------------------------
 
 
@@ -79,6 +95,7 @@ def _chat(model: LoadedModel, request: ChatRequest, id: str) -> tuple[Generation
             reasoning_budget=request.reasoning_budget if chat.close_ids else None,
             close_reasoning=chat.close_ids,
             max_calls=1 if ends_at_call else None,
+            n_stable=prompt.n_stable,
         )
         for number in range(request.n)
     )

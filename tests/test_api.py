@@ -279,7 +279,7 @@ def test_closing_ends_a_running_stream() -> None:
 def test_open_refuses_bad_settings_and_files(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="ctx and batch must be at least 1"):
         lmhub.open("x.gguf", ctx=0)
-    with pytest.raises(RequestError, match="kv_dtype must be 'f16' or 'f32', not 'q4'"):
+    with pytest.raises(RequestError, match="kv_dtype must be 'f16', 'f32' or 'q8_0', not 'q4'"):
         lmhub.open("x.gguf", kv_dtype="q4")
     with pytest.raises(ModelFileError, match="it cannot be opened"):
         lmhub.open(tmp_path / "nowhere.gguf")

@@ -48,11 +48,16 @@ _END = "\ue000end of the prefix {}\ue001"  # stands where the reply is to contin
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A rendered conversation: `(text, is_markup)` segments, their ids, and whether the reply starts in reasoning."""
+    """A rendered conversation: `(text, is_markup)` segments, their ids, and whether the reply starts in reasoning.
+
+    The first `n_stable` ids are the conversation, which the next turn repeats; behind them the template opens the
+    reply, which the next turn may show otherwise. None: not known, or nothing was opened.
+    """
 
     segments: tuple[tuple[str, bool], ...]
     ids: tuple[int, ...]
     opens_reasoning: bool = False
+    n_stable: int | None = None
 
     @property
     def text(self) -> str:
@@ -124,7 +129,9 @@ class ChatFormat:
         variables |= {"tools": declared(tools), "add_generation_prompt": add_generation_prompt and not continue_final}
         switches = self._switches(template, reasoning, variables)
         text = self._rendered(template, [{**variables, **switch} for switch in switches], self._turns(messages, tools))
-        return self._prompt(text if end is None else _up_to(text, end))
+        if end is not None:
+            return self._prompt(_up_to(text, end))
+        return self._prompt(text, self._openers if add_generation_prompt else ())
 
     def parser(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> ReplyParser:
         """A parser for the reply to `prompt`; calls are looked for only if `tools` were declared."""
@@ -168,6 +175,12 @@ class ChatFormat:
         """Whether the template has the switch that turns reasoning on and off."""
         switch = self._think.switch if self._think is not None else None
         return switch is not None and isinstance(self._template, ChatTemplate) and self._template.mentions(switch)
+
+    @cached_property
+    def _openers(self) -> tuple[tuple[int, ...], ...]:
+        """The ids of what may open a reply, the longest first."""
+        encode = self._tokenizer.encode_segments
+        return tuple(sorted((tuple(encode(segments(text))) for text in self.traits.openers), key=len, reverse=True))
 
     @cached_property
     def traits(self) -> Traits:
@@ -234,11 +247,13 @@ class ChatFormat:
             return ({switch: reasoning},)
         return ({switch: False}, {}) if self.can_switch_reasoning else ({},)
 
-    def _prompt(self, text: str) -> Prompt:
+    def _prompt(self, text: str, openers: Sequence[tuple[int, ...]] = ()) -> Prompt:
         cut = segments(text)
         ids = tuple(self._tokenizer.with_bos(self._tokenizer.encode_segments(cut)))
         tail = cut[-1][0].rstrip() if cut and cut[-1][1] else ""
-        return Prompt(cut, ids, self._think is not None and tail.endswith(self._think.open))
+        opener = next((one for one in openers if one and ids[-len(one) :] == one), None)
+        n_stable = None if opener is None else len(ids) - len(opener)
+        return Prompt(cut, ids, self._think is not None and tail.endswith(self._think.open), n_stable)
 
 
 def template_source(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:

@@ -77,9 +77,24 @@ class Traits:
         found = re.search(rf"probe-r(\s*{re.escape(close)}\s*)probe-a", text)
         return found[1] if found else f"\n{close}\n\n"
 
-    def _rendered(self, *messages: Message, parsed: bool = True, as_is: bool = False) -> str | None:
+    @cached_property
+    def openers(self) -> tuple[str, ...]:
+        """What the template may write to open the reply, with reasoning on, off and left alone; longest first.
+
+        That is what `add_generation_prompt` adds behind a question. A template that changes more than the end has none.
+        """
+        switch = None if self._think is None else self._think.switch
+        found: dict[str, str] = {}
+        for settings in ({},) if switch is None else ({}, {switch: True}, {switch: False}):
+            bare = self._rendered(_USER, **settings)
+            whole = self._rendered(_USER, **settings, add_generation_prompt=True)
+            if bare is not None and whole is not None and whole.startswith(bare) and len(whole) > len(bare):
+                found.setdefault(str(opener := whole[len(bare) :]), opener)
+        return tuple(sorted(found.values(), key=len, reverse=True))
+
+    def _rendered(self, *messages: Message, parsed: bool = True, as_is: bool = False, **settings: bool) -> str | None:
         """The prompt, or None if the template refuses these messages, rearranged as well unless `as_is`."""
-        variables = {**self._tokens, "tools": None, "add_generation_prompt": False}
+        variables = {**self._tokens, "tools": None, "add_generation_prompt": False, **settings}
         turns: list[Turn] = turns_of(messages, parsed_arguments=parsed)
         for arranged in (turns,) if as_is else arrangements(turns, fold=False):
             try:

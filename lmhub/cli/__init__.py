@@ -1,4 +1,4 @@
-"""The command line: `lmhub serve`, `run`, `show`, `plugins`, `doctor`, `bench`, and what plugins add.
+"""The command line: `lmhub serve`, `plan`, `run`, `show`, `plugins`, `doctor`, `bench`, and what plugins add.
 
 Each command lives in a file of its own and imports what it needs inside its body, so that `lmhub --help` stays quick.
 A mistake of the user's ends in one sentence on stderr and exit status 2, never in a traceback.
@@ -19,6 +19,8 @@ from typer.core import TyperGroup
 from lmhub import __version__
 from lmhub.cli.bench import bench
 from lmhub.cli.doctor import doctor
+from lmhub.cli.options import Panels
+from lmhub.cli.plan import plan
 from lmhub.cli.plugins import plugins as plugins_command
 from lmhub.cli.run import run
 from lmhub.cli.serve import serve
@@ -67,7 +69,8 @@ def create_cli(plugins: Plugins) -> typer.Typer:
         ctx.obj = plugins
         _let_notices_out(quiet=ctx.invoked_subcommand in _REPORTS_ON_PLUGINS)
 
-    for command in (serve, run, show, plugins_command, doctor, bench):
+    cli.command(cls=Panels)(serve)
+    for command in (plan, run, show, plugins_command, doctor, bench):
         cli.command()(command)
     taken = _names(cli)
     plugins.call_each("lmhub_commands", cli=cli)

@@ -50,7 +50,8 @@ def bench(
     with open_gguf(model) as file:
         touched = decode_bytes(file)
     hub = Hub(ctx.obj)
-    settings = EngineSettings(ctx=max(prefill + decode, 2 * _WARM_UP), threads=threads, batch=1, kv_dtype=kv_dtype)
+    n_ctx = max(prefill + decode, 2 * _WARM_UP)
+    settings = EngineSettings(ctx=n_ctx, threads=threads, batch=1, kv_slots=1, kv_dtype=kv_dtype, spec=False)
     [served] = load(hub, [model], settings)
     try:
         bandwidth = _bandwidth()

@@ -92,20 +92,11 @@ def _served_by(file: GGUFFile, hub: Hub) -> dict[str, Any]:
     }
 
 
-def _memory(file: GGUFFile, hub: Hub, settings: EngineSettings) -> dict[str, Any] | None:
+def _memory(file: GGUFFile, hub: Hub, settings: EngineSettings) -> dict[str, Any]:
     try:
-        _, options, plan = hub.plan(file, settings)
+        return hub.plan(file, settings).as_dict()
     except LmhubError as error:
         return {"problem": str(error)}
-    return {
-        "context": options.n_ctx,
-        "batch": settings.batch,
-        "kv_dtype": options.kv_dtype,
-        "weights_mapped": plan.weights_mapped,
-        "weights_packed": plan.weights_packed,
-        "per_sequence": plan.state,
-        "total": plan.weights_packed + settings.batch * plan.state,  # what is mapped can be reclaimed
-    }
 
 
 def _whole(value: Any) -> int | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmhub.cli.options import ENGINE, Ctx, KVType, ModelFile, Threads
+from lmhub.cli.options import ENGINE, Ctx, KVCacheDir, KVType, ModelFile, Spec, Threads
 from lmhub.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def run(
     context: Ctx = ENGINE.ctx,
     threads: Threads = ENGINE.threads,
     kv_dtype: KVType = "f16",
+    kv_cache_dir: KVCacheDir = ENGINE.kv_cache_dir,
+    spec: Spec = ENGINE.spec,
 ) -> None:
     """Chat with a model in the terminal, or answer one prompt."""
     from lmhub.api import Model
@@ -46,7 +48,9 @@ def run(
         if not prompt:
             raise RequestError("stdin is empty; give a prompt as an argument, through a pipe, or in a terminal")
     hub = Hub(ctx.obj)
-    settings = EngineSettings(ctx=context, threads=threads, batch=1, kv_dtype=kv_dtype)
+    settings = EngineSettings(
+        ctx=context, threads=threads, batch=1, kv_dtype=kv_dtype, kv_cache_dir=kv_cache_dir, spec=spec
+    )
     [served] = load(hub, [model], settings)
     options = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens, "reasoning": think}
     with Model(hub, served, owns_hub=True) as loaded:

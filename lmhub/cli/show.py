@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmhub.cli.options import ENGINE, Ctx, Json, KVType, ModelFile
+from lmhub.cli.options import ENGINE, Batch, Ctx, Json, KVType, ModelFile
 from lmhub.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def show(
     model: ModelFile,
     *,
     context: Ctx = ENGINE.ctx,
-    batch: Annotated[int, typer.Option(min=1, envvar="LMHUB_BATCH", help="Sequences to plan for.")] = ENGINE.batch,
+    batch: Batch = ENGINE.batch,
     kv_dtype: KVType = "f16",
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     metadata: Annotated[bool, typer.Option("--metadata", help="List all metadata.")] = False,
@@ -105,17 +105,15 @@ def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
 def memory_line(plan: dict[str, Any]) -> str:
     """The memory plan in one line, against what this machine has."""
     from lmhub.cli.text import clean, size
-    from lmhub.machine import memory
 
     if "problem" in plan:
         return clean(plan["problem"], 1000)
-    packed = f"{size(plan['weights_packed'])} of packed weights + " if plan["weights_packed"] else ""
-    ram = memory()
-    short = "" if plan["total"] <= ram.available else ", which is not enough: lower --ctx or --batch"
+    sums = plan["totals"]
+    short = "" if plan["fits"] else ", which is not enough: see `lmhub plan`"
     return (
-        f"{packed}{plan['batch']} × {size(plan['per_sequence'])} of {plan['kv_dtype']} cache for {plan['context']} "
-        f"positions = {size(plan['total'])}; {size(plan['weights_mapped'])} of the file mapped, reclaimable; "
-        f"{size(ram.available)} of {size(ram.total)} available{short}"
+        f"{size(sums['worst'])} at most, {size(sums['committed'])} at load, for {plan['slots']} × "
+        f"{size(plan['per_slot'])} of {plan['kv_dtype']} cache of {plan['ctx']} positions; {size(sums['mapped'])} of "
+        f"the file mapped, reclaimable; {size(plan['available'])} of {size(plan['machine'])} available{short}"
     )
 
 

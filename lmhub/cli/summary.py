@@ -57,7 +57,7 @@ def _one(id: str, about: dict[str, Any]) -> list[tuple[str, str]]:
         ("family", _family(about)),
         ("architecture", clean(about["architecture"])),
         ("parameters", f"{count(about['parameters'])}; {mix(about)}"),
-        ("context", f"{plan['context']}{trained} positions, {plan['batch']} sequences at once"),
+        ("context", f"{plan['ctx']}{trained} positions, {plan['batch']} sequences at once"),
         ("memory", memory_line(plan)),
     ]
 
@@ -70,8 +70,8 @@ def _row(id: str, about: dict[str, Any]) -> tuple[str, ...]:
         clean(about["architecture"]),
         count(about["parameters"]),
         mix(about),
-        str(plan["context"]),
-        size(plan["total"]),
+        str(plan["ctx"]),
+        size(plan["totals"]["worst"]),
     )
 
 
@@ -81,11 +81,11 @@ def _family(about: dict[str, Any]) -> str:
 
 
 def _total(models: Descriptions) -> str:
-    from lmhub.machine import memory
-
-    ram = memory()
-    needed = sum(about["memory"]["total"] for _, about in models)
-    return f"{size(needed)} and the mapped files; {size(ram.available)} of {size(ram.total)} available"
+    """All models together, and what was left when the last one was planned."""
+    plans = [about["memory"] for _, about in models]
+    needed = sum(plan["totals"]["worst"] for plan in plans)
+    left, machine = plans[-1]["available"], plans[-1]["machine"]
+    return f"{size(needed)} at most, and the mapped files; {size(left)} of {size(machine)} were left for the last one"
 
 
 def _example(where: str, model: str, locked: bool) -> str:

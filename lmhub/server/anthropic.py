@@ -17,6 +17,7 @@ def messages_dialect(settings: ServerSettings) -> Dialect:
     """The dialect as `settings` want it: whether replies may be continued, and hosted tools left out."""
     return Dialect(
         name="anthropic-messages",
+        keeps_reasoning=True,
         routes=("/messages",),
         id_prefix="msg_",
         parse=partial(parse, settings=settings),

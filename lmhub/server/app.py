@@ -23,6 +23,7 @@ from lmhub.dialect import Dialect, Page
 from lmhub.errors import LmhubError, PluginError
 from lmhub.hub import Hub
 from lmhub.server.absent import ABSENT, Absent
+from lmhub.server.access import AccessLog
 from lmhub.server.auth import KeyCheck
 from lmhub.server.body import read_request
 from lmhub.server.builtin import Builtin
@@ -62,7 +63,9 @@ def create_app(
     envelopes = Envelopes(dialects)
     metrics = Metrics(hub)
     register(hub, metrics, "metrics")
-    routes = _routes(hub, settings, state, dialects, envelopes, metrics)
+    access = AccessLog()
+    register(hub, access, "access")
+    routes = _routes(hub, settings, state, dialects, envelopes, metrics, access)
     app = Starlette(
         routes=routes,
         middleware=[
@@ -72,6 +75,7 @@ def create_app(
                 envelopes=envelopes,
                 cors=Cors(settings.cors_origin),
                 answered=Answered(routes, metrics),
+                access=access,
             )
         ],
         lifespan=lambda app: _lifespan(hub),
@@ -95,6 +99,7 @@ def _routes(
     dialects: Sequence[Dialect],
     envelopes: Envelopes,
     metrics: Metrics,
+    access: AccessLog,
 ) -> list[Route]:
     key, no_key = KeyCheck(settings.api_keys), KeyCheck(())
 
@@ -112,7 +117,7 @@ def _routes(
     if settings.metrics:
         routes.append(route("GET", "/metrics", metrics.show, no_key if settings.metrics_open else key))
     for dialect in dialects:
-        generate = Generate(hub, dialect, settings, state)
+        generate = Generate(hub, dialect, settings, state, access)
         routes += [route("POST", path, generate.answer) for path in dialect.routes]
         routes += [route("POST", path, generate.count) for path in dialect.count_routes]
     routes += [route(method, path, Absent(reason).answer) for (method, path), reason in ABSENT.items()]

@@ -1,8 +1,9 @@
 """The events of all choices of one request as a connection wants them: in one stream, with gaps made visible, and with
 an end when the server stops. Knows no dialect and no socket.
 
-Two rules are kept here. A choice is first seen in ascending order, because an SDK indexes a list with it. And a request
-with more choices than the engine has room for runs them one after the other instead of failing.
+All choices are submitted at once, in their order: an engine that takes the first one takes the others too, and has what
+they share of a prompt read once. One rule is kept here: a choice is first seen in ascending order, because an SDK
+indexes a list with it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lmhub.errors import GenerationError, LmhubError, QueueFull
+from lmhub.errors import GenerationError, LmhubError
 from lmhub.server.state import shutting_down
 from lmhub.types import CompletionRequest, Event, Failure, Finish, GenerationRequest, Request, Usage
 
 log = logging.getLogger("lmhub.server")
-
-RETRY_S = 0.05  # between two attempts to submit a choice while others have all the room
 
 Start = Callable[[GenerationRequest], AsyncIterator[Event]]
 
@@ -40,8 +39,6 @@ async def merged(
         running.begin()
         while not running.done:
             timeout = max(quiet_until - now(), 0) if ping_s > 0 else None
-            if running.is_stalled:
-                timeout = RETRY_S if timeout is None else min(timeout, RETRY_S)
             waiting: set[asyncio.Future[Any]] = {stopped, *running.following.values()}
             done, _ = await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             arrived = running.take()
@@ -67,57 +64,32 @@ class _Choices:
 
     def __init__(self, generations: Sequence[GenerationRequest], start: Start):
         self._generations, self._start = generations, start
-        self._waiting = list(range(len(generations)))  # not submitted yet
         self._iterators: dict[int, AsyncIterator[Event]] = {}
         self._held: dict[int, list[Event]] = {}  # events of choices that must not be seen yet
         self._n_seen = 0  # choices below this one have been seen
-        self._full = False  # the engine took no more; it is asked again when a choice has ended, or after RETRY_S
-        self._has_run = False  # something of this request has been admitted: it is not refused any more
         self.following: dict[int, asyncio.Future[Event]] = {}
 
     @property
     def done(self) -> bool:
         """Whether every choice has ended."""
-        return not (self._waiting or self._iterators)
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether choices wait for room that others take: nothing of this request runs."""
-        return bool(self._waiting) and not self._iterators
+        return not self._iterators
 
     def begin(self) -> None:
-        """Submit what may run. Of choices that share a prompt, the first reads it before the others start."""
-        while self._waiting and not self._full:
-            choice = self._waiting[0]
-            prompt = self._generations[choice].prompt
-            leader = next(number for number, one in enumerate(self._generations) if one.prompt == prompt)
-            if self._n_seen <= leader < choice:
-                return
-            self._waiting.pop(0)
-            self._iterators[choice] = self._start(self._generations[choice])
+        """Submit all choices, in their order."""
+        for choice, generation in enumerate(self._generations):
+            self._iterators[choice] = self._start(generation)
             self._follow(choice)
 
     def take(self) -> list[tuple[Event, int]]:
         """What has arrived, as far as it may be seen."""
-        self._full = self._full and not self.is_stalled
         for choice in sorted(choice for choice, future in self.following.items() if future.done()):
             event = _outcome(self.following.pop(choice))
-            is_refused = isinstance(event, Failure) and isinstance(event.error, QueueFull)
-            if is_refused and (self._has_run or len(self._iterators) > 1):
-                del self._iterators[choice]
-                self._waiting = sorted([choice, *self._waiting])
-                self._full = True
-                continue
-            self._has_run = True
             self._held.setdefault(choice, []).append(event)
             if isinstance(event, Finish | Failure):
                 del self._iterators[choice]
-                self._full = False
             else:
                 self._follow(choice)
-        seen = self._release()
-        self.begin()
-        return seen
+        return self._release()
 
     def _release(self) -> list[tuple[Event, int]]:
         out: list[tuple[Event, int]] = []

@@ -1,4 +1,7 @@
-"""What happens to every request before it is routed: its id, the host guard, preflights, and a plain path."""
+"""What happens to every request before it is routed: its id, the host guard, preflights, and a plain path.
+
+Behind it, its line in the access log.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lmhub.server.access import AccessLog
 from lmhub.server.cors import Cors
 from lmhub.server.envelopes import Envelopes
 from lmhub.server.guard import HostGuard
@@ -50,12 +54,21 @@ class Answered:
 class Gate:
     """ASGI middleware around the router. Routes are matched without `/v1`; see `plain_path`."""
 
-    def __init__(self, app: ASGIApp, guard: HostGuard, envelopes: Envelopes, cors: Cors, answered: Answered):
+    def __init__(
+        self,
+        app: ASGIApp,
+        guard: HostGuard,
+        envelopes: Envelopes,
+        cors: Cors,
+        answered: Answered,
+        access: AccessLog,
+    ):
         self._app = app
         self._guard = guard
         self._envelopes = envelopes
         self._cors = cors
         self._answered = answered
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer at once, or hand on with the plain path."""
@@ -64,6 +77,16 @@ class Gate:
             return
         request_id = _request_id(scope)
         REQUEST_ID.set(request_id.decode())
+        entry = self._access.open(scope)
+        if entry is None:
+            await self._answer(scope, receive, send, request_id)
+            return
+        try:
+            await self._answer(scope, receive, self._access.watch(entry, send), request_id)
+        finally:
+            await self._access.close(entry)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
         headers = scope["headers"]
         ids = [(b"request-id", request_id), (b"x-request-id", request_id)]  # SDKs read the one or the other
         send = self._answered.watch(scope["path"], send)

@@ -24,6 +24,8 @@ from lmhub.dialect import Dialect, Encoder, ReplyHead
 from lmhub.errors import GenerationError
 from lmhub.hub import Hub, Served
 from lmhub.loaded import LoadedModel
+from lmhub.server.access import AccessLog
+from lmhub.server.ahead import Heard, read_ahead
 from lmhub.server.body import read_request
 from lmhub.server.choices import merged
 from lmhub.server.names import Names
@@ -44,15 +46,15 @@ T = TypeVar("T")
 class Generate:
     """Answers the POST requests of one dialect."""
 
-    def __init__(self, hub: Hub, dialect: Dialect, settings: ServerSettings, state: ServerState):
+    def __init__(self, hub: Hub, dialect: Dialect, settings: ServerSettings, state: ServerState, access: AccessLog):
         self._hub, self._dialect = hub, dialect
-        self._settings, self._state = settings, state
+        self._settings, self._state, self._access = settings, state, access
         self._names = Names(hub, settings)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises LmhubError while nothing has been sent."""
         await self._admit(
-            scope, receive, self._dialect.parse, lambda request, nbytes: self._reply(request, nbytes, send)
+            scope, receive, self._dialect.parse, lambda request, nbytes: self._reply(request, nbytes, scope, send)
         )
 
     async def count(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,11 +82,12 @@ class Generate:
         n_tokens = await _aside(nbytes > LARGE_BODY, _count, request, served.model)
         await send_json(send, 200, self._dialect.count(n_tokens))
 
-    async def _reply(self, request: Request, nbytes: int, send: Send) -> None:
+    async def _reply(self, request: Request, nbytes: int, scope: Scope, send: Send) -> None:
         served = self._names.served(request.model)
         id = self._dialect.id_prefix + secrets.token_hex(12)
         request = with_defaults(request, served.model, self._settings)
         generations = await self._prepare(served, request, nbytes, id)
+        self._access.follow(scope, served.model.id, id, len(generations))
         prompts = tuple(one.prompt for one in generations)
         head = ReplyHead(
             id,
@@ -98,11 +101,14 @@ class Generate:
         )
         ping_s = self._settings.ping_s if request.ping_s is None else request.ping_s
         events = merged(generations, partial(self._hub.generate, served), ping_s, self._state.cut)
+        heard = Heard(self._dialect.keeps_reasoning)
         async with aclosing(events):
             if request.stream:
-                await _stream(self._dialect.encoder(head), events, send)
+                await _stream(self._dialect.encoder(head), heard.listen(events), send)
             else:
-                await send_json(send, 200, self._dialect.collect(head, await _all(events, len(generations))))
+                replies = await _all(heard.listen(events), len(generations))
+                await send_json(send, 200, self._dialect.collect(head, replies))
+        read_ahead(served, request, heard)
 
     async def _prepare(self, served: Served, request: Request, nbytes: int, id: str) -> tuple[GenerationRequest, ...]:
         """The plugins see the request on this thread; tokenizer and grammar compiler see a heavy one on another."""
@@ -130,6 +136,8 @@ def with_defaults(request: Request, model: LoadedModel, settings: ServerSettings
     """`request` with what this server, rather than the client or the model, decides."""
     if isinstance(request, ChatRequest) and request.reasoning and model.think is None and settings.lenient_reasoning:
         request = replace(request, reasoning=None, reasoning_budget=None)  # agents ask for effort whatever the model
+    if settings.seed is not None and request.sampling.get("seed") is None:
+        request = replace(request, sampling={**request.sampling, "seed": settings.seed})
     if request.max_tokens is None and settings.default_max_tokens:
         request = replace(request, max_tokens=settings.default_max_tokens)
     return request

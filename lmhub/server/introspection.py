@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
@@ -14,7 +13,7 @@ from lmhub.errors import LmhubError
 from lmhub.hub import Served
 from lmhub.server.names import Names
 from lmhub.server.state import ServerState
-from lmhub.server.wire import send_json, to_json
+from lmhub.server.wire import query, send_json, to_json
 
 
 class Introspection:
@@ -32,7 +31,7 @@ class Introspection:
         """One entry for each sequence that may run at once. With `?fail_on_no_slot=1`, 503 when none is idle."""
         served = self._served(scope)
         stats = served.engine.stats()
-        if _query(scope, "fail_on_no_slot") == "1" and stats.running >= stats.batch:
+        if query(scope, "fail_on_no_slot") == "1" and stats.running - stats.paused >= stats.batch:
             raise NoSlot(f"all {stats.batch} slots are busy; try again later")
         idle = SlotStats(0, 0, 0, 0)
         slots = [
@@ -40,6 +39,7 @@ class Introspection:
                 "id": id,
                 "n_ctx": served.model.n_ctx,
                 "is_processing": slot is not idle,
+                "is_paused": slot.is_paused,
                 "n_past": slot.n_past,
                 "n_prompt_tokens": slot.n_prompt,
                 "n_decoded": slot.n_decoded,
@@ -51,7 +51,7 @@ class Introspection:
 
     def _served(self, scope: Scope) -> Served:
         self._state.check()
-        return self._names.served(_query(scope, "model"))
+        return self._names.served(query(scope, "model"))
 
 
 class NoSlot(LmhubError):
@@ -59,11 +59,6 @@ class NoSlot(LmhubError):
 
     status = 503
     kind = "unavailable_error"
-
-
-def _query(scope: Scope, name: str) -> str | None:
-    values = parse_qs(scope["query_string"].decode("latin-1")).get(name)
-    return values[0] if values else None
 
 
 def _props(served: Served) -> dict[str, Any]:

@@ -6,7 +6,7 @@ routes, status codes, kinds of errors; never a path or a text of a client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,6 +14,8 @@ from prometheus_client.registry import Collector
 from starlette.types import Receive, Scope, Send
 
 from lmhub import __version__
+from lmhub.engine import EngineStats
+from lmhub.engine.disk import DiskStats
 from lmhub.hookspecs import hookimpl
 from lmhub.hub import Hub
 from lmhub.server.wire import send_head
@@ -48,6 +50,7 @@ class Metrics:
         self._errors = counter("request_errors", "Requests that were answered with an error", "type")
         self._first = histogram("time_to_first_token", "From the request to the first token")
         self._between = histogram("inter_token_latency", "Between two tokens of a reply", TOKEN_BUCKETS_S)
+        self._queued = histogram("queue_wait", "From the request to its admission")
         self._whole = histogram("e2e_request_latency", "From the request to the end of the reply")
         prometheus.Gauge("lmhub_build_info", "Always 1", ("version",), registry=registry).labels(__version__).set(1)
         prometheus.Gauge("lmhub_process_start_time_seconds", "Unix time", registry=registry).set_to_current_time()
@@ -65,6 +68,7 @@ class Metrics:
         self._predicted_s.labels(model).inc(times.decode_s)
         self._generations.labels(model, record.finish).inc()
         self._recent.note(record)
+        self._queued.labels(model).observe(times.queued_s)
         if usage.completion_tokens > 0:
             self._first.labels(model).observe(times.queued_s + times.prefill_s)
             self._whole.labels(model).observe(times.queued_s + times.prefill_s + times.decode_s)
@@ -116,8 +120,75 @@ class _Recent(Collector):
         }
         for name, (doc, values) in gauges.items():
             yield _family(GaugeMetricFamily(f"lmhub_{name}", doc, labels=("model",)), values)
-        steps = {id: one.steps for id, one in stats.items()}
-        yield _family(CounterMetricFamily("lmhub_n_decode", "Forward passes", labels=("model",)), steps)
+        yield from _state(stats)
+        yield from _totals(stats)
+        yield from _disk({id: one.disk for id, one in stats.items() if one.disk is not None})
+
+
+def _state(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
+    """Where the engines stand."""
+    gauges: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+        "healthy": ("1, or 0 while the model fails step after step", lambda one: one.healthy),
+        "requests_paused": ("Generations that wait for their reader", lambda one: one.paused),
+        "kv_slots": ("Sequences that may be kept in memory", lambda one: one.kv_slots),
+        "kv_slots_parked": ("Sequences that are kept for later requests", lambda one: one.parked),
+    }
+    for name, (doc, read) in gauges.items():
+        values = {id: read(one) for id, one in stats.items()}
+        yield _family(GaugeMetricFamily(f"lmhub_{name}", doc, labels=("model",)), values)
+
+
+def _totals(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
+    """What the engines count since they started; rates and shares are for whoever asks twice."""
+    counters: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+        "n_decode": ("Steps, each a forward pass", lambda one: one.steps),
+        "prefill_tokens": ("Tokens of prompts that were forwarded", lambda one: one.prefill_tokens),
+        "decode_tokens": ("Tokens of replies that were sampled", lambda one: one.decode_tokens),
+        "step_seconds": ("Time spent in steps", lambda one: one.step_s),
+        "forward_seconds": ("Time that the model took in steps", lambda one: one.forward_s),
+        "kv_evictions": ("Sequences that were given up for others", lambda one: one.evicted),
+        "tokens_drafted": ("Tokens that were guessed ahead", lambda one: one.drafted),
+        "tokens_accepted": ("Guessed tokens that were right", lambda one: one.accepted),
+    }
+    for name, (doc, read) in counters.items():
+        values = {id: read(one) for id, one in stats.items()}
+        yield _family(CounterMetricFamily(f"lmhub_{name}", doc, labels=("model",)), values)
+    by_source: dict[str, tuple[str, Callable[[EngineStats], Mapping[str, int]]]] = {
+        "kv_hits": ("Generations by where the cached part of their prompt came from", lambda one: one.hits),
+        "kv_cached_tokens": ("Cached tokens of prompts by where they came from", lambda one: one.reused),
+    }
+    for name, (doc, split) in by_source.items():
+        family = CounterMetricFamily(f"lmhub_{name}", doc, labels=("model", "source"))
+        for id, one in stats.items():
+            for source, value in split(one).items():
+                family.add_metric((id, source), value)
+        yield family
+
+
+def _disk(stats: Mapping[str, DiskStats]) -> Iterable[Metric]:
+    """Sequences in files, of the models that keep some."""
+    gauges: dict[str, tuple[str, Callable[[DiskStats], float]]] = {
+        "kv_disk_entries": ("Sequences in files that the model can use", lambda one: one.entries),
+        "kv_disk_bytes": ("Bytes of all files in the folder", lambda one: one.nbytes),
+        "kv_disk_pending": ("Sequences that wait to be written", lambda one: one.pending),
+        "kv_disk_writable": ("1 where this process may write to the folder", lambda one: one.writable),
+    }
+    counters: dict[str, tuple[str, Callable[[DiskStats], float]]] = {
+        "kv_disk_saved": ("Sequences written", lambda one: one.saved),
+        "kv_disk_loaded": ("Sequences read", lambda one: one.loaded),
+        "kv_disk_failed": ("Files that could not be read or written", lambda one: one.failed),
+        "kv_disk_evicted": ("Files that were removed to make room", lambda one: one.evicted),
+        "kv_disk_read_bytes": ("Bytes read", lambda one: one.read_bytes),
+        "kv_disk_written_bytes": ("Bytes written", lambda one: one.written_bytes),
+    }
+    if not stats:
+        return
+    for name, (doc, read) in gauges.items():
+        values = {id: read(one) for id, one in stats.items()}
+        yield _family(GaugeMetricFamily(f"lmhub_{name}", doc, labels=("model",)), values)
+    for name, (doc, read) in counters.items():
+        values = {id: read(one) for id, one in stats.items()}
+        yield _family(CounterMetricFamily(f"lmhub_{name}", doc, labels=("model",)), values)
 
 
 def _family(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:

@@ -33,6 +33,7 @@ def responses_dialect(store_size: int, *, strict_tools: bool = False) -> Dialect
     store, seal = ResponseStore(store_size), Seal()
     return Dialect(
         name="openai-responses",
+        keeps_reasoning=True,
         routes=("/responses",),
         id_prefix="resp_",
         parse=ResponsesParser(store, seal, strict_tools=strict_tools).parse,

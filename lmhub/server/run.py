@@ -37,6 +37,7 @@ def serve(
 ) -> None:
     """Serve `hub` until SIGINT or SIGTERM; returns within `settings.grace_s` of it, with every engine stopped.
 
+    Where sequences are written to disk at the end, that has its own time on top (`Hub.flush_s`).
     `load` fills the hub, on a thread of its own while the port already answers 503; then `on_ready(address)` is called
     on the event loop, `address` being a URL. Signals are handled only where this runs on the main thread. Raises
     LmhubError if the port cannot be bound, and whatever `load` raises.
@@ -161,7 +162,7 @@ class HubServer(uvicorn.Server):
         """The first signal drains; the second ends the process, since a native call cannot be interrupted otherwise."""
         if self._stopping:
             _exit_now(128 + sig)
-        self._last = threading.Timer(self._settings.grace_s * LAST, _exit_now, (0,))
+        self._last = threading.Timer(self._settings.grace_s * LAST + self._hub.flush_s, _exit_now, (0,))
         self._last.daemon = True
         self._last.start()
         self.stop()

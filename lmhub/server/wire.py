@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from lmhub.errors import LmhubError, QueueFull, RequestError, ShuttingDown
 from lmhub.server.body import discard
@@ -59,6 +60,12 @@ def error_headers(error: LmhubError) -> list[tuple[str, str]]:
     if error.status == 501:
         headers.append(("x-should-retry", "false"))
     return headers
+
+
+def query(scope: Scope, name: str) -> str | None:
+    """The first value of a field of the request's query, if it has one."""
+    values = parse_qs(scope["query_string"].decode("latin-1")).get(name)
+    return values[0] if values else None
 
 
 async def send_head(send: Send, status: int, headers: Headers) -> None:

@@ -83,8 +83,8 @@ def test_wrong_usage_is_status_2(arguments: list[str], lmhub: Callable[..., Any]
 
 def test_options_come_from_the_environment(tiny: Path, invoke: Callable[..., Any]) -> None:
     env = {"LMHUB_CTX": "77"}
-    assert "for 77 positions" in invoke("show", tiny, env=env).stdout
-    assert "for 66 positions" in invoke("show", tiny, "--ctx", 66, env=env).stdout
+    assert "of 77 positions" in invoke("show", tiny, env=env).stdout
+    assert "of 66 positions" in invoke("show", tiny, "--ctx", 66, env=env).stdout
 
 
 def test_output_into_a_closed_pipe_is_quiet(tiny: Path) -> None:

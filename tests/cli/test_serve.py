@@ -36,7 +36,7 @@ def test_one_model(tiny: Path, serve: Run) -> None:
     assert facts["architecture"] == "qwen3"
     assert "F32 100 %" in facts["parameters"]
     assert facts["context"] == "128 of 256 positions, 3 sequences at once"
-    assert re.search(r"3 × .* of f16 cache for 128 positions = ", facts["memory"])
+    assert re.search(r"for 6 × .* of f16 cache of 128 positions; ", facts["memory"])
     assert facts["kernels"].startswith(native.isa())
     assert facts["address"] == server.url
     [listed] = httpx.get(f"{server.url}/models").json()["data"]
@@ -152,3 +152,59 @@ def test_a_file_without_keys_does_not_open_the_server(tmp_path: Path, text: str 
         file.write_text(text)
     with pytest.raises(LmhubError, match="keys"):
         read_keys(file)
+
+
+def test_the_access_log_is_for_those_who_ask(tiny: Path, serve: Run) -> None:
+    server = serve(tiny, "--ctx", 64, "--access-log", "--seed", 5)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    first, second = (httpx.post(f"{server.url}/chat/completions?key=s3cret", json=body).json() for _ in range(2))
+    assert first["choices"] == second["choices"]  # --seed
+    plans = httpx.get(f"{server.url}/health?verbose=1").json()["plans"]
+    assert plans["tiny"]["fits"] is True
+    _, _, err = server.stop()
+    lines = [line.split() for line in err.splitlines()]
+    assert [line[2:5] for line in lines] == [
+        ["POST", "/v1/chat/completions", "200"],
+        ["POST", "/v1/chat/completions", "200"],
+        ["GET", "/v1/health", "200"],
+    ]
+    facts = dict(word.split("=", 1) for word in lines[1][5:])
+    assert (facts["model"], facts["completion"], facts["finish"]) == ("tiny", "3", "length")
+    assert int(facts["cached"]) > 0
+    assert "s3cret" not in err
+
+
+def test_every_setting_of_the_engine_has_its_flag(tiny: Path, invoke: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lmhub.hub import Hub
+    from lmhub.settings import MIB, EngineSettings
+
+    def seen(self: Hub, file: object, settings: EngineSettings, taken: int = 0) -> None:
+        raise LmhubError(repr(settings))
+
+    monkeypatch.setattr(Hub, "plan", seen)
+    flags = {
+        "--ctx": 5, "--threads": 1, "--batch": 2, "--queue": 3, "--kv-dtype": "q8_0", "--kv-slots": 4, "--kv-ram": 6,
+        "--kv-cache-dir": "d", "--kv-disk-max": 7, "--kv-disk-slots": 8, "--pipe-max": 9, "--stall-timeout": 10,
+        "--request-timeout": 11,
+    }  # fmt: skip
+    words = [word for flag in flags.items() for word in flag]
+    said = invoke("serve", tiny, *words, "--kv-slots-force", "--no-spec", "--no-lazy-tools")
+    expected = EngineSettings(
+        ctx=5, threads=1, batch=2, queue=3, kv_dtype="q8_0", kv_slots=4, kv_slots_force=True, kv_ram=6 * MIB,
+        kv_cache_dir="d", kv_disk_max=7 * MIB, kv_disk_slots=8, spec=False, pipe_max=9, stall_timeout_s=10.0,
+        request_timeout_s=11.0, lazy_tools=False,
+    )  # fmt: skip
+    assert said.stderr == f"lmhub: {expected!r}\n"
+    assert said.exit_code == 2
+    environment = {"LMHUB_KV_SLOTS": "4", "LMHUB_SPEC": "0", "LMHUB_KV_DTYPE": "f32"}
+    assert invoke("serve", tiny, env=environment).stderr == (
+        f"lmhub: {EngineSettings(kv_slots=4, spec=False, kv_dtype='f32')!r}\n"
+    )
+
+
+def test_options_are_listed_under_headings(invoke: Run) -> None:
+    said = invoke("serve", "--help").output
+    headings = [line for line in said.splitlines() if re.fullmatch(r"[A-Z][a-z ]+:", line)]
+    assert len(headings) > 5 and headings[0] == "Arguments:"
+    for flag in ("--kv-slots ", "--grace ", "--seed ", "--plan ", "--stall-timeout "):
+        assert said.count(f"  {flag}") == 1

@@ -30,8 +30,8 @@ def test_everything_about_a_file(tiny: Path, invoke: Invoke) -> None:
     assert f"sha256 {hashlib.sha256(CHAT_TEMPLATE.encode()).hexdigest()[:12]}" in facts["template"]
     assert CHAT_TEMPLATE.splitlines()[0] in said.output
     assert facts["served"].startswith("by      lmhub-qwen3 ")
-    assert "4 × " in facts["memory"]
-    assert "of f16 cache for 256 positions" in facts["memory"]
+    assert "for 8 × " in facts["memory"]
+    assert "of f16 cache of 256 positions" in facts["memory"]
     assert "F32" in said.output
 
 
@@ -42,13 +42,13 @@ def test_json_has_the_same_facts(tiny: Path, invoke: Invoke) -> None:
     assert about["parameters"] == sum(share["parameters"] for share in about["quantization"])
     assert about["served_by"]["plugin"] == "qwen3"
     memory = about["memory"]
-    assert (memory["context"], memory["batch"]) == (100, 3)
-    assert memory["total"] == memory["weights_packed"] + 3 * memory["per_sequence"]
+    assert (memory["ctx"], memory["batch"], memory["slots"]) == (100, 3, 6)
+    assert memory["totals"]["lazy"] >= 6 * memory["per_slot"] > 0
     assert "metadata" not in about
 
 
 def test_the_context_is_capped_by_the_model(tiny: Path, invoke: Invoke) -> None:
-    assert json.loads(invoke("show", tiny, "--json", "--ctx", 99999).stdout)["memory"]["context"] == 256
+    assert json.loads(invoke("show", tiny, "--json", "--ctx", 99999).stdout)["memory"]["ctx"] == 256
 
 
 def test_tensors_and_metadata_are_listed(tiny: Path, invoke: Invoke) -> None:
@@ -127,12 +127,14 @@ def test_real_converters_files(shared: Path, name: str, invoke: Invoke) -> None:
 
 def test_a_plan_that_does_not_fit_says_so() -> None:
     plan = {
-        "weights_packed": 10**15,
-        "weights_mapped": 5,
-        "per_sequence": 1,
-        "batch": 2,
-        "context": 3,
+        "totals": {"worst": 10**15, "committed": 10**14, "mapped": 5},
+        "per_slot": 1,
+        "slots": 2,
+        "ctx": 3,
         "kv_dtype": "f16",
+        "available": 10**9,
+        "machine": 10**10,
     }
-    assert "which is not enough: lower --ctx or --batch" in memory_line({**plan, "total": 10**15 + 2})
-    assert "not enough" not in memory_line({**plan, "weights_packed": 0, "total": 2})
+    assert memory_line({**plan, "fits": False}).endswith("available, which is not enough: see `lmhub plan`")
+    assert "not enough" not in memory_line({**plan, "fits": True})
+    assert memory_line({"problem": "a sentence"}) == "a sentence"

@@ -36,17 +36,14 @@ def generations(*prompts: tuple[int, ...]) -> list[GenerationRequest]:
 class Engine:
     """Plays a script for each choice: events, errors to raise, and asyncio events to wait for."""
 
-    def __init__(self, *scripts: Sequence[Any], room: int = 100):
+    def __init__(self, *scripts: Sequence[Any]):
         self._scripts = scripts
-        self._room = room
         self.running: list[int] = []
         self.started: list[int] = []
         self.closed: list[int] = []
 
     async def start(self, request: GenerationRequest) -> AsyncIterator[Event]:
-        """The events of one choice. Raises QueueFull where there is no room."""
-        if len(self.running) >= self._room:
-            raise QueueFull("full", 1)
+        """The events of one choice."""
         self.started.append(request.choice)
         self.running.append(request.choice)
         try:
@@ -89,35 +86,31 @@ def test_a_later_choice_waits_until_the_earlier_ones_have_been_seen() -> None:
     assert [event for event, choice in out if choice == 0] == [TextDelta("a"), DONE]
 
 
-def test_a_shared_prompt_is_read_once_before_the_rest_starts() -> None:
-    async def main() -> Engine:
-        engine = Engine((lambda: counts.append(len(engine.started)), TextDelta("a"), DONE), (DONE,), (DONE,))
-        await seen(engine, generations((1,), (1,), (2,)))
-        return engine
+def test_all_choices_are_submitted_at_once_and_first_seen_in_order() -> None:
+    async def main() -> tuple[list[Any], Engine]:
+        together = asyncio.Event()
 
-    counts: list[int] = []
-    assert sorted(run(main).started) == [0, 1, 2]
-    assert counts == [1]
+        def last() -> None:
+            if len(engine.started) == 5:
+                together.set()
 
+        engine = Engine(*[(last, together, TextDelta("x"), DONE)] * 5)
+        return await seen(engine, generations(*[(1,)] * 4, (2,))), engine
 
-@pytest.mark.parametrize("room", [1, 2])
-@pytest.mark.parametrize("prompts", [((1,),) * 5, ((1,), (2,), (3,), (4,), (5,))])
-def test_choices_without_room_run_one_after_the_other(room: int, prompts: Any) -> None:
-    async def main() -> list[Any]:
-        return await seen(Engine(*[(TextDelta("x"), DONE)] * 5, room=room), generations(*prompts))
-
-    out = run(main)
-    assert [choice for event, choice in out if event == DONE] and len(out) == 10
+    out, engine = run(main)
+    assert engine.started == [0, 1, 2, 3, 4]
     firsts = [choice for place, (_, choice) in enumerate(out) if choice not in [c for _, c in out[:place]]]
-    assert firsts == [0, 1, 2, 3, 4]
+    assert firsts == [0, 1, 2, 3, 4] and len(out) == 10
 
 
-def test_a_full_queue_fails_a_request_of_which_nothing_runs() -> None:
-    async def main() -> list[Any]:
-        return await seen(Engine((), (), room=0), generations((1,), (2,)))
+def test_a_full_queue_fails_a_request_whatever_became_of_its_other_choices() -> None:
+    async def main() -> tuple[list[Any], Engine]:
+        engine = Engine((QueueFull("full", 1),), (asyncio.Event(),))
+        return await seen(engine, generations((1,), (2,))), engine
 
-    ((failure, _),) = run(main)
+    ((failure, _),), engine = run(main)
     assert isinstance(failure, Failure) and isinstance(failure.error, QueueFull)
+    assert engine.running == []
 
 
 def test_a_failure_of_one_choice_ends_all() -> None:

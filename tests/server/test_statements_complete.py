@@ -16,7 +16,6 @@ WITHOUT = {
     212: "there is no Ollama dialect",
     213: "there is no Ollama dialect",
     214: "there is no Ollama dialect",
-    221: "nothing speculates",
 }
 
 _NAME = re.compile(r"^(?:async )?def test_((?:\d{3}_(?:(?:and|to)_)?)+)", re.MULTILINE)

@@ -238,7 +238,8 @@ def test_206_props_and_slots(api: Make) -> None:
     props = made.get("/props").json()
     assert props["default_generation_settings"]["n_ctx"] == 2048 and props["total_slots"] == 4
     assert isinstance(props["chat_template"], str) and os.sep not in props["model_path"]
-    idle = {"is_processing": False, "n_past": 0, "n_prompt_tokens": 0, "n_decoded": 0, "cached_tokens": 0}
+    numbers = dict.fromkeys(("n_past", "n_prompt_tokens", "n_decoded", "cached_tokens"), 0)
+    idle = {"is_processing": False, "is_paused": False, **numbers}
     assert made.get("/slots").json() == [{"id": id, "n_ctx": 2048, **idle} for id in range(4)]
     assert made.post("/props").status_code == made.post("/slots/0").status_code == 501
 

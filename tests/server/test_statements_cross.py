@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from lmhub.engine.drafts import Speculator
 from lmhub.testing.fake import FakeModel, Gate, NoiseModel
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -255,7 +256,30 @@ def test_220_long_errors_have_valid_envelopes(
     assert error["type"] == "invalid_request_error" and 10 < len(error["message"]) < len(LONG) + 500
 
 
-# --- 221: nothing here speculates ------------------------------------------------------------------------------------
+def repeating(prompt: Sequence[int]) -> bytes:
+    """A reply that says over and over what the prompt was, so that the rest of it is easily guessed."""
+    return b"%b, again: " % fingerprint(prompt) * 15
+
+
+@pytest.mark.parametrize("path", POST)
+def test_221_guessing_ahead_changes_neither_text_nor_usage(
+    rig: Callable[..., Any], serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(Speculator, "stepped", lambda *_: None)  # what guesses cost here and now must not decide
+    body = {**POST[path], "temperature": 0}
+    most = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    stop = "stop_sequences" if path == "/v1/messages" else "stop"
+    asked = [{most: 40}, {most: 300}, {most: 200, stop: ["n: "]}]
+    told = []
+    for spec in (False, True):
+        with serving((made := rig(FakeModel(repeating), spec=spec, n_ctx=1024)).hub) as server:
+            answers = [httpx.post(server.address + path, json={**body, **fields}).json() for fields in asked]
+            stats = made.engine.stats()
+        told.append([(whole(path, answer), *outcome(path, answer)) for answer in answers])
+        assert (stats.accepted > 20) == spec
+        assert [len(text) for text, *_ in told[0]][:2] == [40, 15 * len("01234567, again: ")]
+    assert without_ids(told[1]) == without_ids(told[0])
+
 
 CROWD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"temperature": 0, "max_tokens": 30}),
@@ -308,4 +332,4 @@ def without_ids(value: Any) -> Any:
     """`value` without the ids of its items."""
     if isinstance(value, dict):
         return {key: without_ids(inner) for key, inner in value.items() if key != "id"}
-    return [without_ids(inner) for inner in value] if isinstance(value, list) else value
+    return [without_ids(inner) for inner in value] if isinstance(value, list | tuple) else value
