@@ -1,12 +1,9 @@
-/* drafts.c: where speculative decoding gets its guesses from. Two structures, neither of which knows a model.
+/* drafts.c: where speculative decoding gets its guesses from: a suffix automaton (Blumer et al. 1985) over the tokens of a
+ * conversation.
  *
- * A suffix automaton (Blumer et al. 1985) over the tokens of a conversation. Every state stands for the substrings that
- * end at the same places, `len` is the longest of them, and `link` leads to the longest suffix that ends at more places.
- * So the link of the state of the whole stream is the longest suffix that has occurred before, and what followed it then
- * is the draft. `sample` is one end of the state's substrings, a recent one.
- *
- * Successors of each token: the ids that a model once found likeliest behind it, in the manner of token recycling
- * (arXiv:2408.08696), reduced to a chain.
+ * Every state stands for the substrings that end at the same places, `len` is the longest of them, and `link` leads to
+ * the longest suffix that ends at more places. So the link of the state of the whole stream is the longest suffix that has
+ * occurred before, and what followed it then is the draft. `sample` is one end of the state's substrings, a recent one.
  *
  * Memory: most states have one outgoing edge, which stands in the state; the others are in a pool, chained per state and
  * found by a hash over (state, token). 60 to 100 bytes per token in all.
@@ -14,7 +11,6 @@
 #include "core.h"
 #include "drafts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -293,67 +289,4 @@ int64_t lmk_drafts_follow(const lmk_drafts *d, lmk_draft_cursor *cursor, const i
 int64_t lmk_drafts_draft_at(const lmk_drafts *d, const lmk_draft_cursor *cursor, int32_t *out, int64_t n)
 {
     return !d->degraded && cursor->match ? copied(d, cursor->state, out, n) : 0;
-}
-
-/* ---- successors ---- */
-
-#define PIECE 256                  /* logits per look at whether any of them is among the best */
-
-void lmk_top_ids(const float *row, int32_t n_vocab, int32_t *out, int32_t n)
-{
-    float best[LMK_SUCCESSORS];
-    if (n > LMK_SUCCESSORS) n = LMK_SUCCESSORS;
-    for (int32_t rank = 0; rank < n; rank++) {
-        best[rank] = -INFINITY;
-        out[rank] = LMK_NO_TOKEN;
-    }
-    for (int32_t first = 0; first < n_vocab; first += PIECE) {
-        const int32_t last = (int32_t)lmk_min(n_vocab, first + PIECE);
-        const float least = best[n - 1];
-        int any = 0;
-        for (int32_t i = first; i < last; i++) any |= row[i] > least;
-        for (int32_t i = first; any && i < last; i++) {
-            if (!(row[i] > best[n - 1])) continue;
-            int32_t rank = n - 1;
-            for (; rank > 0 && row[i] > best[rank - 1]; rank--) {
-                best[rank] = best[rank - 1];
-                out[rank] = out[rank - 1];
-            }
-            best[rank] = row[i];
-            out[rank] = i;
-        }
-    }
-}
-
-static int is_token(int32_t token, int32_t n_vocab)
-{
-    return token >= 0 && token < n_vocab;
-}
-
-void lmk_successors_update(int32_t *next, int32_t n_vocab, const int32_t *tokens, const float *rows, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (is_token(tokens[i], n_vocab))
-            lmk_top_ids(rows + i * n_vocab, n_vocab, next + (int64_t)tokens[i] * LMK_SUCCESSORS, LMK_SUCCESSORS);
-}
-
-/* Each of the tokens but the first is now the likeliest one behind the token before it. */
-void lmk_successors_promote(int32_t *next, int32_t n_vocab, const int32_t *tokens, int64_t n)
-{
-    for (int64_t i = 1; i < n; i++) {
-        if (!is_token(tokens[i - 1], n_vocab) || !is_token(tokens[i], n_vocab)) continue;
-        int32_t *row = next + (int64_t)tokens[i - 1] * LMK_SUCCESSORS, rank = 0;
-        while (rank < LMK_SUCCESSORS - 1 && row[rank] != tokens[i]) rank++;
-        for (; rank > 0; rank--) row[rank] = row[rank - 1];
-        row[0] = tokens[i];
-    }
-}
-
-int64_t lmk_successors_chain(const int32_t *next, int32_t n_vocab, int32_t token, int32_t *out, int64_t n)
-{
-    int64_t done = 0;
-    while (done < n && is_token(token, n_vocab) &&
-           is_token(token = next[(int64_t)token * LMK_SUCCESSORS], n_vocab))
-        out[done++] = token;
-    return done;
 }

@@ -25,13 +25,3 @@ int64_t lmk_drafts_bytes(const lmk_drafts *d);
 /* The same for another stream, which does not change the automaton; valid as long as nothing is appended to it. */
 int64_t lmk_drafts_follow(const lmk_drafts *d, lmk_draft_cursor *cursor, const int32_t *ids, int64_t n);
 int64_t lmk_drafts_draft_at(const lmk_drafts *d, const lmk_draft_cursor *cursor, int32_t *out, int64_t n);
-
-enum { LMK_SUCCESSORS = 8, LMK_NO_TOKEN = -1 };    /* successors kept per token, likeliest first, padded */
-
-/* next (n_vocab, 8). Tokens outside of the vocabulary are skipped. */
-void lmk_successors_update(int32_t *next, int32_t n_vocab, const int32_t *tokens, const float *rows, int64_t n);
-void lmk_successors_promote(int32_t *next, int32_t n_vocab, const int32_t *tokens, int64_t n);
-int64_t lmk_successors_chain(const int32_t *next, int32_t n_vocab, int32_t token, int32_t *out, int64_t n);
-
-/* The ids of the n largest logits, best first, ties by lower id, padded with -1; neither NaN nor -inf counts. */
-void lmk_top_ids(const float *row, int32_t n_vocab, int32_t *out, int32_t n);

@@ -239,9 +239,9 @@ class CausalStepper:
                 if token != guess or reply.reason is not None or len(slot.tokens) > n_before + 1:
                     break
         finally:
-            self._settle_drafts(slot, start, draft, rows)
+            self._settle_drafts(slot, start, draft)
 
-    def _settle_drafts(self, slot: Slot, start: int, draft: Sequence[int], rows: NDArray[np.float32]) -> None:
+    def _settle_drafts(self, slot: Slot, start: int, draft: Sequence[int]) -> None:
         """Forget the rows of guesses that were wrong, and tell who guessed."""
         state = slot.state
         assert state is not None
@@ -255,7 +255,7 @@ class CausalStepper:
         if (drafting := slot.drafting) is not None:
             before = drafting.n_drafted, drafting.n_accepted
             try:
-                drafting.committed(slot.tokens[start:], len(draft), rows)
+                drafting.committed(slot.tokens[start:], len(draft))
             except Exception:
                 log.exception("the reply goes on without guesses, which failed")
                 slot.drafting = slot.index = None

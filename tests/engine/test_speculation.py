@@ -57,8 +57,7 @@ class Notes:
     def prompted(self, tokens: Sequence[int]) -> None:
         pass
 
-    def committed(self, tokens: Sequence[int], n_offered: int, rows: Any = None) -> None:
-        assert rows is not None and len(rows) == 1 + n_offered
+    def committed(self, tokens: Sequence[int], n_offered: int) -> None:
         assert 1 <= len(tokens) <= 1 + n_offered + len(CLOSE)
         self.said += tokens
         self.steps.append((n_offered, len(tokens)))

@@ -10,9 +10,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lmhub.engine.drafts.index import DraftIndex, Reference
 from lmhub.engine.drafts.odds import RECYCLED, kind_of
 from lmhub.engine.drafts.recycling import Recycling
@@ -62,7 +59,6 @@ class Cascade:
         self._records = tuple([_Record() for _ in range(n_sources)] for _ in range(2))  # outside, inside of reasoning
         self._pending: Guess | None = None
         self._inside = False
-        self._step: tuple[int, ...] = ()  # what the last step committed, and the token before it
         self.last: int | None = None
 
     @property
@@ -121,18 +117,9 @@ class Cascade:
             settled = pending, accepted
         for record in self._records[self._inside]:
             record.muted = max(0, record.muted - len(tokens))
-        self._step = (*tokens,) if self.last is None else (self.last, *tokens)
-        self._recycling.promote(self._step)
+        self._recycling.promote((*tokens,) if self.last is None else (self.last, *tokens))
         self._follow(tokens)
         return settled
-
-    def observe_top(self, inputs: Sequence[int], rows: NDArray[np.float32]) -> None:
-        """`rows` (len(inputs), n_vocab) are the raw logits behind each of `inputs`; after `observe` of their step.
-
-        What was committed in that step is promoted again: it is the truth, where rows are opinions.
-        """
-        self._recycling.update(inputs, rows)
-        self._recycling.promote(self._step)
 
     def _follow(self, tokens: Sequence[int]) -> None:
         if not tokens:

@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lmhub.engine.drafts.cascade import Cascade, Guess
 from lmhub.engine.drafts.costs import CostCurve
 from lmhub.engine.drafts.gate import DEFAULT, Gate, GateOptions
@@ -53,20 +50,17 @@ class Drafting:
         """`tokens` of the prompt are being read; to be called for all of them behind those that `open` was given."""
         self._cascade.prompted(tokens)
 
-    def committed(self, tokens: Sequence[int], n_offered: int, rows: NDArray[np.float32] | None = None) -> None:
+    def committed(self, tokens: Sequence[int], n_offered: int) -> None:
         """A step made `tokens` final, after `n_offered` tokens of the planned draft had gone along.
 
-        `rows` are the step's logits as the model made them, float32 (1 + n_offered, n_vocab), if they are at hand.
         Tokens that a stop string or a budget cut off are not committed.
         """
-        last, draft = self._cascade.last, self._draft[:n_offered]
+        n_drafted = len(self._draft[:n_offered])
         self._draft = ()
-        self._cascade.truncate_pending(len(draft))
+        self._cascade.truncate_pending(n_drafted)
         settled = self._cascade.observe(tokens)
         if settled is not None:
             self._settle(*settled, n_committed=len(tokens))
-        if rows is not None and draft and last is not None and len(rows) == 1 + len(draft):
-            self._cascade.observe_top((last, *draft), rows)
 
     def _settle(self, guess: Guess, accepted: int, n_committed: int) -> None:
         n_drafted = len(guess.tokens)

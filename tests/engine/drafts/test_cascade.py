@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-import numpy as np
-
 from lmhub.engine.drafts import DraftIndex, Reference
 from lmhub.engine.drafts.cascade import (
     CHAIN,
@@ -154,18 +152,6 @@ def test_muted_references_leave_the_floor_to_others() -> None:
     guess = one.suggest(4)
     assert guess is not None
     assert guess.source == CONVERSATION
-
-
-def test_what_was_said_is_promoted_over_what_rows_say() -> None:
-    table = Recycling(V)
-    one = Cascade(DraftIndex(V), table)
-    one.prompted([1])
-    rows = np.zeros((3, V), np.float32)
-    rows[:, 700] = 5.0
-    one.observe([2, 3])
-    one.observe_top([1, 2, 9], rows)
-    assert [table.chain(token, 1) for token in (1, 2, 9)] == [(2,), (3,), (700,)]
-    assert table.successors[1, 1] == 700
 
 
 def test_a_degraded_index_leaves_successors() -> None:
