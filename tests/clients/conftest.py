@@ -275,7 +275,7 @@ def site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
 def _begin_prompts(chunks: Sequence[Chunk]) -> None:
     """Have the model look for the end of its prompt again, also where a prompt goes on behind the last reply."""
     for chunk in chunks:
-        if len(chunk.tokens) > 1:
+        if len(chunk.tokens) > 1 and chunk.want != "all":  # all rows: the reply goes on with guesses
             chunk.state.n_prompt = None  # type: ignore[attr-defined]
 
 
