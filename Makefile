@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test load serving real-model clients lint fix asan bench docs wheels clean
+.PHONY: help dev build serve test load serving real-model clients lint fix asan bench peer docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -89,11 +89,18 @@ asan: $(VENV)/ready  ## kernels and conformance under the address and undefined-
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  $(BIN)/pytest -q -m "not real_model" -p no:cacheprovider --ignore tests/native/test_build.py tests/native tests/engine/drafts $(PLUGINS:%=plugins/%/tests/test_conformance.py) $(ARGS)
 
-bench: $(VENV)/ready  ## tokens/s of a full-size random Qwen3 0.6B against the memory floor (or MODEL=file.gguf)
+bench: $(VENV)/ready  ## tokens/s of a full-size random Qwen3 0.6B against the machine's floors (or MODEL=file.gguf)
 	@mkdir -p models
 	test -n "$(MODEL)" -o -f models/qwen3-0.6b-q8_0.gguf || \
 	  $(BIN)/python benchmarks/models.py --geometry qwen3-0.6b --type q8_0 models/qwen3-0.6b-q8_0.gguf
 	$(BIN)/lmhub bench $(or $(MODEL),models/qwen3-0.6b-q8_0.gguf) $(ARGS)
+
+peer: $(VENV)/ready  ## the same through llama.cpp in turns, and the ratios: make peer PEER=python (that has llama-cpp-python)
+	@test -n "$(PEER)" || { echo "name an interpreter that has llama-cpp-python: make peer PEER=python"; exit 2; }
+	@mkdir -p models
+	test -n "$(MODEL)" -o -f models/qwen3-0.6b-q8_0.gguf || \
+	  $(BIN)/python benchmarks/models.py --geometry qwen3-0.6b --type q8_0 models/qwen3-0.6b-q8_0.gguf
+	$(BIN)/python benchmarks/peer.py --peer $(PEER) $(or $(MODEL),models/qwen3-0.6b-q8_0.gguf) $(ARGS)
 
 docs: $(VENV)/ready  ## write docs/cli.md from the commands' --help
 	$(BIN)/python docs/update.py

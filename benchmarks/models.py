@@ -1,9 +1,10 @@
 """Writes full-size Qwen3 files with random weights, to measure speed and memory without a download.
 
     python benchmarks/models.py --geometry qwen3-0.6b --type q8_0 OUT.gguf
+    python benchmarks/models.py --geometry qwen3-30b-a3b --layers 12 --type q4_k_m OUT.gguf
 
 The sizes and the size of the vocabulary are those of the public models; the weights are noise, scaled so that
-activations stay of order one, and so is the text that comes out. One tensor is in memory at a time. Knows no kernel.
+activations stay of order one, and so is the text that comes out. One tensor is in memory at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -20,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmhub.gguf import GGMLType, GGUFWriter
+from lmhub.gguf.quant import expand
 
 Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The sizes of a dense Qwen3 with tied embeddings. `n_ff` is the width of the feed-forward part."""
+    """The sizes of a Qwen3. `n_ff` is the width of the feed-forward part, or of each of `n_expert` experts."""
 
     n_layer: int
     n_embd: int
@@ -36,14 +39,78 @@ class Geometry:
     head_dim: int
     n_vocab: int
     n_ctx: int = 40960
+    n_expert: int = 0
+    n_expert_used: int = 0
+    tied: bool = True
+
+    @property
+    def arch(self) -> str:
+        """The architecture of its files."""
+        return "qwen3moe" if self.n_expert else "qwen3"
 
 
 GEOMETRIES = {
     "qwen3-0.6b": Geometry(28, 1024, 3072, 16, 8, 128, 151936),
     "qwen3-1.7b": Geometry(28, 2048, 6144, 16, 8, 128, 151936),
+    "qwen3-30b-a3b": Geometry(48, 2048, 768, 32, 4, 128, 151936, n_expert=128, n_expert_used=8, tied=False),
     "small": Geometry(6, 384, 1024, 6, 2, 64, 8192),
+    "small-moe": Geometry(4, 512, 256, 8, 2, 64, 8192, n_expert=16, n_expert_used=4, tied=False),
 }
-TYPES = {kind.name.lower(): kind for kind in (GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Which type a matrix gets: `kind`, or `more` for the output and for half of the layers' most delicate matrices."""
+
+    kind: GGMLType
+    more: GGMLType | None = None
+
+    def type_of(self, name: str, layer: int, geometry: Geometry) -> GGMLType:
+        """As the usual converter mixes them. A router stays in F32."""
+        if "ffn_gate_inp" in name:
+            return GGMLType.F32
+        if self.more is None:
+            return self.kind
+        if layer < 0:
+            is_output = name == ("token_embd.weight" if geometry.tied else "output.weight")
+            return self.more if is_output else self.kind
+        n, eighth = geometry.n_layer, geometry.n_layer // 8
+        favoured = layer < eighth or layer >= 7 * n // 8 or (layer - eighth) % 3 == 2
+        return self.more if favoured and ("attn_v" in name or "ffn_down" in name) else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How random bytes become blocks of a type: where the half-precision scale is, and the minimum beside it.
+
+    A minimum of `factor` times the scale makes the mean of the values zero.
+    """
+
+    scale: int
+    minimum: int = -1
+    factor: float = 0.0
+
+
+BLOCKS = {
+    GGMLType.Q4_0: Blocks(0),
+    GGMLType.Q4_1: Blocks(0, 2, -7.5),
+    GGMLType.Q5_0: Blocks(0),
+    GGMLType.Q5_1: Blocks(0, 2, -15.5),
+    GGMLType.Q8_0: Blocks(0),
+    GGMLType.Q2_K: Blocks(80, 82, 1.5),
+    GGMLType.Q3_K: Blocks(108),
+    GGMLType.Q4_K: Blocks(0, 2, 7.5),
+    GGMLType.Q5_K: Blocks(0, 2, 15.5),
+    GGMLType.Q6_K: Blocks(208),
+    GGMLType.IQ4_NL: Blocks(0),
+    GGMLType.IQ4_XS: Blocks(0),
+}
+FLOATS = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+TYPES = {kind.name.lower(): Recipe(kind) for kind in (*FLOATS, *BLOCKS, GGMLType.MXFP4)}
+TYPES |= {
+    "q4_k_m": Recipe(GGMLType.Q4_K, GGMLType.Q6_K),
+    "q5_k_m": Recipe(GGMLType.Q5_K, GGMLType.Q6_K),
+}
 
 # The control tokens of the public files, in their order; True marks those that a reply may show (user-defined).
 SPECIALS = [
@@ -122,41 +189,79 @@ def add_vocabulary(out: GGUFWriter, n_vocab: int) -> None:
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-def noise(rng: np.random.Generator, kind: GGMLType, shape: tuple[int, int], std: float) -> Bytes:
-    """The bytes of a random matrix of `shape` (rows, cols) with standard deviation `std`, stored as `kind`."""
+def noise(rng: np.random.Generator, kind: GGMLType, shape: tuple[int, ...], std: float) -> Bytes:
+    """The bytes of a random weight of `shape` with a standard deviation of about `std`, stored as `kind`."""
     n_blocks = math.prod(shape) // kind.block_elements
+    if kind in FLOATS:
+        # Drawing from a table of normal numbers is ten times faster than drawing the numbers.
+        table = (rng.standard_normal(1 << 16) * std).astype(np.float32)
+        stored: NDArray[np.generic] = table
+        if kind is GGMLType.F16:
+            stored = table.astype(np.float16)
+        elif kind is GGMLType.BF16:
+            stored = (table.view(np.uint32) >> 16).astype(np.uint16)
+        return stored[rng.integers(0, 1 << 16, n_blocks, np.uint16)].view(np.uint8)
+    blocks = random_blocks(rng, kind, n_blocks)
+    scale_blocks(blocks, kind, std / spread(kind))
+    return blocks.reshape(-1)
+
+
+def random_blocks(rng: np.random.Generator, kind: GGMLType, n_blocks: int) -> Bytes:
+    """`n_blocks` of random bytes, (n_blocks, block_bytes): any codes and sub-scales; the scales come later."""
+    nbytes = n_blocks * kind.block_bytes
+    words = rng.integers(0, 1 << 64, -(-nbytes // 8), np.uint64)
+    blocks: Bytes = words.view(np.uint8)[:nbytes].reshape(n_blocks, kind.block_bytes)
     if kind is GGMLType.Q8_0:
-        blocks = rng.integers(0, 256, (n_blocks, kind.block_bytes), np.uint8)
         quants = blocks[:, 2:].view(np.int8)
-        np.maximum(quants, -127, out=quants)  # what quantisers write: -127..127, uniform here, so std = 127 / sqrt(3)
-        blocks[:, :2] = np.frombuffer(np.float16(std * math.sqrt(3) / 127).tobytes(), np.uint8)
-        return blocks.reshape(-1)
-    # Drawing from a table of normal numbers is ten times faster than drawing the numbers.
-    table = (rng.standard_normal(1 << 16) * std).astype(np.float32)
-    stored: NDArray[np.generic] = table
-    if kind is GGMLType.F16:
-        stored = table.astype(np.float16)
-    elif kind is GGMLType.BF16:
-        stored = (table.view(np.uint32) >> 16).astype(np.uint16)
-    return stored[rng.integers(0, 1 << 16, n_blocks, np.uint16)].view(np.uint8)
+        np.maximum(quants, -127, out=quants)  # what quantisers write
+    return blocks
 
 
-def matrices(geometry: Geometry) -> Iterator[tuple[str, tuple[int, int], float]]:
-    """(name, (rows, cols), std) of every matrix. 1 / sqrt(cols) keeps the variance; writes to the residual get half."""
+def scale_blocks(blocks: Bytes, kind: GGMLType, scale: float) -> None:
+    """Give every block that scale, as near as the type can store it."""
+    if kind is GGMLType.MXFP4:
+        blocks[:, 0] = 127 + round(math.log2(scale))
+        return
+    layout = BLOCKS[kind]
+    blocks[:, layout.scale : layout.scale + 2] = half(scale)
+    if layout.minimum >= 0:
+        blocks[:, layout.minimum : layout.minimum + 2] = half(scale * layout.factor)
+
+
+def half(value: float) -> Bytes:
+    """The two bytes of a half-precision number."""
+    return np.frombuffer(np.float16(value).tobytes(), np.uint8)
+
+
+@cache
+def spread(kind: GGMLType) -> float:
+    """Standard deviation of random blocks of that type with a scale of one."""
+    blocks = random_blocks(np.random.default_rng(0), kind, 4096)
+    scale_blocks(blocks, kind, 1.0)
+    return float(expand(blocks.reshape(-1), kind, (len(blocks), kind.block_elements)).std())
+
+
+def matrices(geometry: Geometry) -> Iterator[tuple[str, tuple[int, ...], float]]:
+    """(name, shape, std) of every weight. 1 / sqrt(cols) keeps the variance; writes to the residual get half."""
     g = geometry
-    # Tied to the output: rows of norm 3 give logits with a standard deviation of 3, as trained models have.
+    # Rows of norm 3 give logits with a standard deviation of 3, as trained models have.
     yield "token_embd.weight", (g.n_vocab, g.n_embd), 3 / math.sqrt(g.n_embd)
+    if not g.tied:
+        yield "output.weight", (g.n_vocab, g.n_embd), 3 / math.sqrt(g.n_embd)
+    experts, suffix = ((g.n_expert,), "_exps") if g.n_expert else ((), "")
     for layer in range(g.n_layer):
-        for stem, rows, cols, gain in [
-            ("attn_q", g.n_head * g.head_dim, g.n_embd, 1.0),
-            ("attn_k", g.n_kv * g.head_dim, g.n_embd, 1.0),
-            ("attn_v", g.n_kv * g.head_dim, g.n_embd, 1.0),
-            ("attn_output", g.n_embd, g.n_head * g.head_dim, 0.5),
-            ("ffn_gate", g.n_ff, g.n_embd, 1.0),
-            ("ffn_up", g.n_ff, g.n_embd, 1.0),
-            ("ffn_down", g.n_embd, g.n_ff, 0.5),
+        if g.n_expert:
+            yield f"blk.{layer}.ffn_gate_inp.weight", (g.n_expert, g.n_embd), 1 / math.sqrt(g.n_embd)
+        for stem, shape, gain in [
+            ("attn_q", (g.n_head * g.head_dim, g.n_embd), 1.0),
+            ("attn_k", (g.n_kv * g.head_dim, g.n_embd), 1.0),
+            ("attn_v", (g.n_kv * g.head_dim, g.n_embd), 1.0),
+            ("attn_output", (g.n_embd, g.n_head * g.head_dim), 0.5),
+            (f"ffn_gate{suffix}", (*experts, g.n_ff, g.n_embd), 1.0),
+            (f"ffn_up{suffix}", (*experts, g.n_ff, g.n_embd), 1.0),
+            (f"ffn_down{suffix}", (*experts, g.n_embd, g.n_ff), 0.5),
         ]:
-            yield f"blk.{layer}.{stem}.weight", (rows, cols), gain / math.sqrt(cols)
+            yield f"blk.{layer}.{stem}.weight", shape, gain / math.sqrt(shape[-1])
 
 
 def vectors(geometry: Geometry) -> Iterator[tuple[str, int]]:
@@ -169,15 +274,23 @@ def vectors(geometry: Geometry) -> Iterator[tuple[str, int]]:
         yield f"blk.{layer}.attn_k_norm.weight", geometry.head_dim
 
 
+def typed(geometry: Geometry, recipe: Recipe) -> Iterator[tuple[str, tuple[int, ...], float, GGMLType]]:
+    """(name, shape, std, type) of every weight; Q8_0 where a row is not a whole number of blocks of the wanted type."""
+    for name, shape, std in matrices(geometry):
+        layer = int(name.split(".")[1]) if name.startswith("blk.") else -1
+        kind = recipe.type_of(name, layer, geometry)
+        yield name, shape, std, GGMLType.Q8_0 if shape[-1] % kind.block_elements else kind
+
+
 def write_model(
-    path: Path, geometry: Geometry, kind: GGMLType, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
+    path: Path, geometry: Geometry, recipe: Recipe, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """Write a random model of `geometry` with matrices of type `kind`. `progress(done_bytes, total_bytes)`."""
+    """Write a random model of `geometry` with matrices as `recipe` says. `progress(done_bytes, total_bytes)`."""
     rng = np.random.default_rng(seed)
-    total = sum(kind.row_bytes(math.prod(shape)) for _, shape, _ in matrices(geometry))
+    total = sum(kind.row_bytes(math.prod(shape)) for _, shape, _, kind in typed(geometry, recipe))
     done = 0
 
-    def source(shape: tuple[int, int], std: float) -> Callable[[], Bytes]:
+    def source(kind: GGMLType, shape: tuple[int, ...], std: float) -> Callable[[], Bytes]:
         def make() -> Bytes:
             nonlocal done
             made = noise(rng, kind, shape, std)
@@ -188,28 +301,38 @@ def write_model(
 
         return make
 
-    with GGUFWriter(path, "qwen3") as out:
+    with GGUFWriter(path, geometry.arch) as out:
         add_hyperparameters(out, geometry, path.stem)
         add_vocabulary(out, geometry.n_vocab)
         for name, size in vectors(geometry):
             out.add_tensor(name, np.ones(size, np.float32))
-        for name, shape, std in matrices(geometry):
-            out.add_tensor(name, source(shape, std), kind, shape)
+        for name, shape, std, kind in typed(geometry, recipe):
+            out.add_tensor(name, source(kind, shape, std), kind, shape)
 
 
 def add_hyperparameters(out: GGUFWriter, geometry: Geometry, name: str) -> None:
-    """The `qwen3.*` keys that the public files carry."""
+    """The keys of the architecture that the public files carry."""
+    keys: dict[str, int | float] = {
+        "block_count": geometry.n_layer,
+        "context_length": geometry.n_ctx,
+        "embedding_length": geometry.n_embd,
+        "feed_forward_length": geometry.n_ff,
+        "attention.head_count": geometry.n_head,
+        "attention.head_count_kv": geometry.n_kv,
+        "attention.key_length": geometry.head_dim,
+        "attention.value_length": geometry.head_dim,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 1e6,
+    }
+    if geometry.n_expert:
+        keys |= {
+            "expert_count": geometry.n_expert,
+            "expert_used_count": geometry.n_expert_used,
+            "expert_feed_forward_length": geometry.n_ff,
+        }
     out.add("general.name", f"random {name}")
-    out.add("qwen3.block_count", geometry.n_layer)
-    out.add("qwen3.context_length", geometry.n_ctx)
-    out.add("qwen3.embedding_length", geometry.n_embd)
-    out.add("qwen3.feed_forward_length", geometry.n_ff)
-    out.add("qwen3.attention.head_count", geometry.n_head)
-    out.add("qwen3.attention.head_count_kv", geometry.n_kv)
-    out.add("qwen3.attention.key_length", geometry.head_dim)
-    out.add("qwen3.attention.value_length", geometry.head_dim)
-    out.add("qwen3.attention.layer_norm_rms_epsilon", 1e-6)
-    out.add("qwen3.rope.freq_base", 1e6)
+    for key, value in keys.items():
+        out.add(f"{geometry.arch}.{key}", value)
 
 
 def main() -> None:
@@ -218,8 +341,12 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT.gguf")
     parser.add_argument("--geometry", choices=GEOMETRIES, default="qwen3-0.6b")
     parser.add_argument("--type", choices=TYPES, default="q8_0", dest="kind")
+    parser.add_argument("--layers", type=int, default=0, help="fewer of them, to fit into memory (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    geometry = GEOMETRIES[options.geometry]
+    if not 0 <= options.layers <= geometry.n_layer:
+        parser.error(f"{options.geometry} has {geometry.n_layer} layers; --layers takes 1 to {geometry.n_layer}")
 
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -230,7 +357,7 @@ def main() -> None:
             task = bar.add_task(options.out.name, total=None)
             write_model(
                 options.out,
-                GEOMETRIES[options.geometry],
+                replace(geometry, n_layer=options.layers or geometry.n_layer),
                 TYPES[options.kind],
                 seed=options.seed,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -128,14 +129,15 @@ class Hub:
         ram = replace(ram, available=max(0, ram.available - taken))
         return memory_plan(file, _cost(self.claim_for(file), file), _ctx(file, settings), settings, ram)
 
-    def load(self, path: str | Path, settings: EngineSettings, progress: Progress | None = None) -> Served:
+    def load(self, path: str | Path | GGUFFile, settings: EngineSettings, progress: Progress | None = None) -> Served:
         """Open, load and serve a model file; blocks until it can answer. Raises LmhubError.
 
-        Where memory is short, fewer sequences are kept than `settings` ask for; the log and `Served` say so.
+        An open file is used as it is, and must stay open while the model is served. Where memory is short, fewer
+        sequences are kept than `settings` ask for; the log and `Served` say so.
         """
         from lmhub import native
 
-        file = open_gguf(path)
+        file = path if isinstance(path, GGUFFile) else open_gguf(path)
         with _named(file):
             claim = self.claim_for(file)
             wished = self.plan(file, settings)
@@ -157,8 +159,10 @@ class Hub:
 
     def _loaded(self, file: GGUFFile, claim: Claim, settings: EngineSettings, progress: Progress | None) -> LoadedModel:
         options = LoadOptions(n_ctx=_ctx(file, settings), kv_dtype=settings.kv_dtype, progress=progress)
-        model = _resolve(claim.family.load, claim)(file, options)
-        tokenizer = self.plugins.call_first("lmhub_tokenizer", model_file=file)
+        with ThreadPoolExecutor(1, "lmhub-tokenizer") as beside:  # while the weights wait for the disk
+            made = beside.submit(self.plugins.call_first, "lmhub_tokenizer", model_file=file)
+            model = _resolve(claim.family.load, claim)(file, options)
+            tokenizer = made.result()
         if tokenizer.n_vocab > model.n_vocab:
             raise ModelFileError(
                 f"the vocabulary has {tokenizer.n_vocab} tokens, but token_embd.weight holds {model.n_vocab}; "

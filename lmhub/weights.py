@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ log = logging.getLogger("lmhub.weights")
 
 SLICE_BYTES = 1 << 25
 """How much of a tensor is packed before its pages are given back: peak memory is the packed weights plus this."""
+AHEAD_BYTES = 1 << 26
+"""How much of the file is asked for ahead of the tensor in work: page by page, a disk would never be busy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +59,8 @@ class Weights:
         self._vectors: dict[str, NDArray[np.float32]] = {}
         self._total = sum(tensor.nbytes for tensor in file.tensors.values())
         self._done = 0
+        self._order = {name: at for at, name in enumerate(file.tensors)}
+        self._asked: set[str] = set()
         # One region for all: huge pages need 2 MiB in a row, and most tensors are about that size.
         self._pool = pages(sum(packed_bytes(tensor) for tensor in file.tensors.values()), huge=True)
         self._pool_used = 0
@@ -187,6 +192,7 @@ class Weights:
 
     def _load(self, tensor: Tensor, rows: int, cols: int, n_expert: int) -> Matrix:
         mapped, nbytes = self._mapped(tensor, rows, cols, n_expert), packed_bytes(tensor)
+        self._ask_ahead(tensor)
         if not nbytes:
             self._report(tensor.nbytes)
             return mapped
@@ -199,6 +205,17 @@ class Weights:
             self._report(source)
         c.packed = target
         return Matrix(c, (*mapped.refs, self._pool))
+
+    def _ask_ahead(self, tensor: Tensor) -> None:
+        """Have that tensor and the next ones in the file read while this one is worked on, each of them once."""
+        left = tensor.nbytes + AHEAD_BYTES
+        for one in islice(self._file.tensors.values(), self._order[tensor.name], None):
+            if one.name not in self._asked:
+                self._asked.add(one.name)
+                one.prefetch()
+            left -= one.nbytes
+            if left <= 0:
+                break
 
     @staticmethod
     def _mapped(tensor: Tensor, rows: int, cols: int, n_expert: int = 1) -> Matrix:

@@ -33,6 +33,23 @@ def test_a_cache_larger_than_memory_is_refused_before_it_is_made(hub: Hub, tmp_p
     assert hub.load(path, EngineSettings(ctx=64)).model.n_ctx == 64
 
 
+def test_a_file_that_is_open_already_is_used_as_it_is(hub: Hub, tmp_path: Path) -> None:
+    path = write(tmp_path / "open.gguf", decoder("qwen3", qk_norm=True))
+    with open_gguf(path) as file:
+        served = hub.load(file, EngineSettings(ctx=64))
+        assert served.model.id == "open"
+        assert served.model.metadata is file.metadata
+        hub.close()
+
+
+def test_a_broken_tokenizer_and_a_broken_model_are_told_of_as_the_model_s(hub: Hub, tmp_path: Path) -> None:
+    broken = decoder("qwen3", qk_norm=True).with_tensors({}, removed=("blk.0.attn_q.weight",))
+    with open_gguf(write(tmp_path / "tiny.gguf", broken)) as file:
+        path = rewrite(file, tmp_path / "both.gguf", metadata={"tokenizer.ggml.model": "of nobody"})
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q\.weight is missing"):
+        hub.load(path, EngineSettings(ctx=64))
+
+
 def test_more_tokens_than_rows_are_refused(hub: Hub, tmp_path: Path) -> None:
     tiny = decoder("qwen3", qk_norm=True)
     shape = {"token_embd.weight": (288, 64)}

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from lmhub.gguf import GGUFFile
     from lmhub.hub import Hub, Served
     from lmhub.settings import EngineSettings
 
 
-def load(hub: Hub, paths: Sequence[Path], settings: EngineSettings) -> list[Served]:
-    """Load every file in turn. The bar counts bytes and goes to stderr. Raises LmhubError, with nothing left loaded."""
+def load(hub: Hub, models: Sequence[Path | GGUFFile], settings: EngineSettings) -> list[Served]:
+    """Load every model in turn, from its path or an open file. The bar counts bytes and goes to stderr.
+
+    Raises LmhubError, with nothing left loaded.
+    """
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from lmhub.cli.text import clean, console
@@ -25,9 +29,10 @@ def load(hub: Hub, paths: Sequence[Path], settings: EngineSettings) -> list[Serv
     served = []
     try:
         with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
-            for path in paths:
+            for model in models:
+                path = model if isinstance(model, Path) else model.path
                 task = bar.add_task(f"Loading {clean(path.name, 60)}", total=None)
-                served.append(hub.load(path, settings, _Counter(bar, task)))
+                served.append(hub.load(model, settings, _Counter(bar, task)))
                 bar.remove_task(task)
     except BaseException:
         hub.close()

@@ -346,11 +346,10 @@ def _run(hub: Hub, models: Sequence[Path], engine: EngineSettings, server: Serve
     from lmhub.gguf import open_gguf
     from lmhub.server.run import serve as run_server
 
-    about = []
-    for path in models:  # all of them before the first is loaded: the last one's mistake should not cost minutes
-        with open_gguf(path) as file:
-            hub.plan(file, engine)
-            about.append(describe(file, hub, engine))
+    about, files = [], [open_gguf(path) for path in models]
+    for file in files:  # all of them before the first is loaded: the last one's mistake should not cost minutes
+        hub.plan(file, engine)
+        about.append(describe(file, hub, engine))
 
     def ready(address: str) -> None:
         served = [hub.acquire(model.id) for model in hub.models]
@@ -359,7 +358,7 @@ def _run(hub: Hub, models: Sequence[Path], engine: EngineSettings, server: Serve
         print_summary(console(), list(zip((one.model.id for one in served), told, strict=True)), address, server)
 
     sys.setswitchinterval(SWITCH_S)
-    run_server(hub, server, lambda: load(hub, models, engine), ready)
+    run_server(hub, server, lambda: load(hub, files, engine), ready)
 
 
 def _show_access() -> None:

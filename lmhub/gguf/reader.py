@@ -124,11 +124,18 @@ class Tensor:
 
         return np.frombuffer(self._part.mapped(), np.uint8, self._info.nbytes, self._info.offset)
 
+    def prefetch(self) -> None:
+        """Ask the system to have this tensor's bytes in memory soon, in reads as large as it likes. Returns at once."""
+        self._advise("MADV_WILLNEED")
+
     def release(self) -> None:
         """Let the system drop this tensor's pages from memory. Reading `data` again brings them back from the file."""
-        if hasattr(mmap, "MADV_DONTNEED"):
+        self._advise("MADV_DONTNEED")
+
+    def _advise(self, name: str) -> None:
+        if hasattr(mmap, name):
             start = self._info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-            self._part.mapped().madvise(mmap.MADV_DONTNEED, start, self._info.offset + self._info.nbytes - start)
+            self._part.mapped().madvise(getattr(mmap, name), start, self._info.offset + self._info.nbytes - start)
 
     def __repr__(self) -> str:
         return f"<Tensor {shown(self.name)} {self.type.name} {self.shape}>"

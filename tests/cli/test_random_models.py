@@ -13,24 +13,55 @@ import pytest
 
 import lmhub
 from lmhub.gguf import open_gguf
+from lmhub.gguf.quant import dequantize
 from lmhub.tokenize import load_tokenizer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "models.py"
 MODELS = runpy.run_path(str(SCRIPT))
-SMALLEST = MODELS["Geometry"](2, 64, 96, 4, 2, 16, 1024, 512)
+SMALLEST = MODELS["Geometry"](2, 256, 256, 4, 2, 64, 1024, 512)
+SMALLEST_MOE = MODELS["Geometry"](2, 256, 256, 4, 2, 64, 1024, 512, n_expert=8, n_expert_used=2, tied=False)
 
 
-@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0"])
+@pytest.mark.parametrize("kind", MODELS["TYPES"])
 def test_every_type_gives_a_model_that_answers(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"{kind}.gguf"
     seen: list[tuple[int, int]] = []
     MODELS["write_model"](path, SMALLEST, MODELS["TYPES"][kind], progress=lambda *step: seen.append(step))
     assert seen[-1][0] == seen[-1][1]
+    with open_gguf(path) as file:
+        assert file.tensors["blk.0.attn_q.weight"].type is MODELS["TYPES"][kind].kind
+        assert dequantize(file.tensors["blk.0.attn_q.weight"]).std() == pytest.approx(1 / 16, rel=0.5)
     with lmhub.open(path, ctx=64) as model:
         logits = model.logits(list(range(40)))
         assert np.isfinite(logits).all()
         assert 0.5 < logits.std() < 20
         assert model.chat([{"role": "user", "content": "Hello"}], max_tokens=3).usage.prompt_tokens > 5
+
+
+def test_experts(tmp_path: Path) -> None:
+    path = tmp_path / "moe.gguf"
+    MODELS["write_model"](path, SMALLEST_MOE, MODELS["TYPES"]["q4_k_m"])
+    with lmhub.open(path, ctx=64) as model:
+        logits = model.logits(list(range(40)))
+        assert np.isfinite(logits).all()
+        assert 0.5 < logits.std() < 20
+
+
+def test_a_mixture_favours_the_output_and_half_of_the_layers() -> None:
+    geometry, recipe = MODELS["GEOMETRIES"]["qwen3-0.6b"], MODELS["TYPES"]["q4_k_m"]
+    kinds = {name: kind.name for name, _, _, kind in MODELS["typed"](geometry, recipe)}
+    assert kinds["token_embd.weight"] == "Q6_K"
+    assert kinds["blk.0.ffn_down.weight"] == kinds["blk.27.attn_v.weight"] == "Q6_K"
+    assert kinds["blk.3.ffn_down.weight"] == kinds["blk.0.attn_q.weight"] == "Q4_K"
+    share = sum(kind == "Q6_K" for kind in kinds.values()) / len(kinds)
+    assert 0.1 < share < 0.2
+
+
+def test_rows_that_are_no_whole_blocks_become_q8_0() -> None:
+    geometry = MODELS["GEOMETRIES"]["small"]
+    kinds = {name: kind.name for name, _, _, kind in MODELS["typed"](geometry, MODELS["TYPES"]["q4_k"])}
+    assert kinds["blk.0.ffn_gate.weight"] == "Q8_0"
+    assert kinds["blk.0.ffn_down.weight"] == "Q4_K"
 
 
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
@@ -43,10 +74,12 @@ def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
     assert files[0] == files[1] != files[2]
 
 
-@pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-1.7b"])
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-1.7b", "qwen3-30b-a3b"])
 def test_public_geometries(name: str) -> None:
     n_params = sum(math.prod(shape) for _, shape, _ in MODELS["matrices"](MODELS["GEOMETRIES"][name]))
-    assert n_params == pytest.approx({"qwen3-0.6b": 596e6, "qwen3-1.7b": 1720e6}[name], rel=0.01)
+    assert n_params == pytest.approx(
+        {"qwen3-0.6b": 596e6, "qwen3-1.7b": 1720e6, "qwen3-30b-a3b": 30.5e9}[name], rel=0.01
+    )
 
 
 def test_the_full_vocabulary_is_one_that_encodes() -> None:
@@ -74,6 +107,8 @@ def test_the_command(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == f"{out}: {out.stat().st_size / 1e6:.0f} MB\n"
     assert done.stderr == ""
+    refused = subprocess.run([*words, "--layers", "7"], capture_output=True, text=True, check=False)
+    assert "small has 6 layers; --layers takes 1 to 6" in refused.stderr
     words[-1] = str(tmp_path / "missing" / "small.gguf")
     failed = subprocess.run(words, capture_output=True, text=True, check=False)
     assert failed.returncode == 2
