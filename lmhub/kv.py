@@ -30,6 +30,8 @@ ELEMENTS = {
     "f32": Element(0, np.dtype(np.float32), 1),
     "q8_0": Element(8, np.dtype([("scale", np.float16), ("q", np.int8, (32,))]), 32),
 }
+MAX_KEY = 1024
+"""Dimensions of a key up to which the integer products of attention (csrc/attend_float.h) fit their 32 bits."""
 
 
 class KVState(State):
@@ -77,6 +79,10 @@ class KVState(State):
                     f"A {dtype} KV cache wants head dimensions that are multiples of {element.n_values}, "
                     f"and this model has one of {dim}; choose f16."
                 )
+        if dtype != "f32" and k_dim > MAX_KEY:
+            raise KernelError(
+                f"A {dtype} KV cache takes keys of up to {MAX_KEY} dimensions, and this model has {k_dim}; choose f32."
+            )
         return n_layer * n_kv * capacity * (k_dim + v_dim) // element.n_values * element.block.itemsize
 
     @property

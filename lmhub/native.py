@@ -6,8 +6,10 @@ Knows no model, no file and no numpy. A C call that fails leaves a sentence for 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 from lmhub import __version__
 from lmhub.errors import GenerationError, KernelError, PluginError
@@ -21,6 +23,8 @@ except ImportError as error:
 
 __all__ = [
     "Context",
+    "OpTime",
+    "Peak",
     "bind",
     "check",
     "ffi",
@@ -29,6 +33,8 @@ __all__ = [
     "lib",
     "memory_bandwidth",
     "pages",
+    "peaks",
+    "profile",
     "set_threads",
     "threads",
 ]
@@ -86,7 +92,7 @@ def _version_of(distribution: str) -> str:
 
 
 def isa() -> str:
-    """The instruction-set level in use: "ref", "avx2" or "avx512"."""
+    """The instruction-set level in use: "ref", "avx2", "avx512" or "amx"."""
     table()
     return bytes(ffi.string(lib.lmk_isa())).decode()
 
@@ -108,10 +114,73 @@ def set_threads(n: int) -> None:
 
 def memory_bandwidth(n_threads: int, nbytes: int = 1 << 28) -> float:
     """Measured read bandwidth in GB/s (10^9 bytes): the best of five passes over `nbytes` of memory; some 0.2 s."""
-    rate = float(lib.lmk_bench_read(nbytes, n_threads))
+    return _measured(lib.lmk_bench_read(nbytes, n_threads))
+
+
+class Peak(NamedTuple):
+    """What an arithmetic unit does at most: 10^9 operations per second, a multiplication and its addition being two."""
+
+    rate: float
+    instruction: str
+
+
+_LEVELS = ("ref", "neon", "avx2", "avx512", "amx")  # each may use the units of those before it, if the machine has them
+
+
+def peaks(n_threads: int) -> dict[str, Peak]:
+    """The measured peak of every unit ("f32", "int8", "bf16") that the level in use has; some 50 ms for each."""
+    allowed = _LEVELS[: _LEVELS.index(isa()) + 1]
+    probes: dict[str, tuple[int, str]] = {}  # of each unit that of the highest level: they come in ascending order
+    index = 0
+    while (probe := lib.lmk_probe_at(index)) != ffi.NULL:
+        level, unit, instruction = _text(probe.level), _text(probe.unit), _text(probe.instruction)
+        if level in allowed:
+            probes[unit] = index, instruction
+        index += 1
+    return {unit: Peak(_measured(lib.lmk_probe_run(i, n_threads)), name) for unit, (i, name) in probes.items()}
+
+
+def _text(chars: Any) -> str:
+    return bytes(ffi.string(chars)).decode()
+
+
+def _measured(rate: float) -> float:
     if rate < 0:
         raise KernelError(last_error())
-    return rate
+    return float(rate)
+
+
+class OpTime(NamedTuple):
+    """What the calls of one op with weights of one type and shape took: the fields of the core's `lmk_op_time`."""
+
+    op: str
+    type: int
+    n_expert: int
+    rows: int
+    cols: int
+    calls: int
+    n: float
+    seconds: float
+    bytes: float
+    operations: float
+
+
+@contextmanager
+def profile() -> Iterator[list[OpTime]]:
+    """Time every op of every forward while the block runs. The list is filled at its end.
+
+    One block at a time, and on the thread that runs the forwards: the table must not change under them.
+    """
+    times: list[OpTime] = []
+    lib.lmk_profile(1)
+    try:
+        yield times
+    finally:
+        lib.lmk_profile(0)
+        out = ffi.new("lmk_op_time[]", 128)
+        for one in out[0 : lib.lmk_profile_read(out, len(out))]:
+            values = (getattr(one, name) for name in OpTime._fields[1:])
+            times.append(OpTime(_text(one.op), *values))
 
 
 def pages(nbytes: int, huge: bool = False) -> mmap.mmap:

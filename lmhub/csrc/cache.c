@@ -12,6 +12,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#if defined(__linux__) && !defined(MADV_COLLAPSE)
+#define MADV_COLLAPSE 25           /* Linux 6.1; older ones refuse it */
+#endif
+
 #define COPY_GRAIN (1 << 18)       /* bytes below which another thread does not pay */
 
 typedef struct segment {           /* of one layer and one kv head */
@@ -54,6 +58,47 @@ const char *lmk_values(const lmk_kv *kv, int32_t il, int32_t head, int64_t posit
     return s.rows + position * s.bytes;
 }
 
+/* ---- huge pages ---- */
+
+#define HUGE_PAGE ((int64_t)1 << 21)
+
+#ifdef MADV_COLLAPSE
+/* Bytes of [from, from + HUGE_PAGE), offsets into one layer's keys or values, that n positions of each head take up */
+static int64_t taken(int64_t from, int64_t per_head, int64_t used, int32_t n_kv)
+{
+    int64_t sum = 0;
+    for (int64_t h = from / per_head; h < n_kv && h * per_head < from + HUGE_PAGE; h++)
+        sum += lmk_max(0, lmk_min(h * per_head + used, from + HUGE_PAGE) - lmk_max(h * per_head, from));
+    return sum;
+}
+
+static void gather(void *base, const lmk_kv *kv, int32_t il, int32_t dim, int64_t n_past, int64_t n)
+{
+    const int64_t bytes = vector_bytes(kv, dim), per_head = kv->capacity * bytes;
+    char *layer = segment_of(base, kv, il, 0, dim).rows;
+    const int64_t least = HUGE_PAGE / 2 + HUGE_PAGE / 4 * il / kv->n_layer;
+    int64_t from = (HUGE_PAGE - (int64_t)((uintptr_t)layer % HUGE_PAGE)) % HUGE_PAGE;
+    for (; from + HUGE_PAGE <= per_head * kv->n_kv; from += HUGE_PAGE) {
+        const int64_t before = taken(from, per_head, n_past * bytes, kv->n_kv);
+        const int64_t now = taken(from, per_head, (n_past + n) * bytes, kv->n_kv);
+        if (before < least && now >= least) (void)madvise(layer + from, HUGE_PAGE, MADV_COLLAPSE);
+    }
+}
+#endif
+
+/* Rows n_past .. n_past + n - 1 of a layer have been written. Where they fill a huge page's memory by more than half, it
+ * becomes one: a long cache is read at the speed of memory only if it does not wait for the tables of small pages. A short
+ * one never takes memory that it does not need. Layers differ in when, so that no step has to wait for all of them. */
+static void gather_layer(const lmk_kv *kv, int32_t il, int64_t n_past, int64_t n)
+{
+#ifdef MADV_COLLAPSE
+    gather(kv->k, kv, il, kv->k_dim, n_past, n);
+    gather(kv->v, kv, il, kv->v_dim, n_past, n);
+#else
+    (void)kv, (void)il, (void)n_past, (void)n;
+#endif
+}
+
 /* ---- a step's rows ---- */
 
 typedef struct append_job {
@@ -93,6 +138,7 @@ void lmk_kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_span
         const int64_t kw = (int64_t)kv->n_kv * kv->k_dim, vw = (int64_t)kv->n_kv * kv->v_dim;
         append_job job = { c->kernels, &spans[s], k + spans[s].row * kw, v + spans[s].row * vw, il };
         lmk_parallel(lmk_threads(), spans[s].n, 1 + 16384 / (kw + vw), append_rows, &job);
+        gather_layer(kv, il, spans[s].n_past, spans[s].n);
     }
 }
 
@@ -133,6 +179,7 @@ void lmk_kv_copy(const lmk_kv *dst, const lmk_kv *src, int64_t n)
     copy_job job = { dst, src, n };
     const int64_t bytes = n * (vector_bytes(dst, dst->k_dim) + vector_bytes(dst, dst->v_dim)) / 2;
     lmk_parallel(lmk_threads(), n_segments(dst), 1 + COPY_GRAIN / lmk_max(bytes, 1), copy_segments, &job);
+    for (int32_t il = 0; il < dst->n_layer; il++) gather_layer(dst, il, 0, n);
 }
 
 /* ---- to and from a file's order ---- */
@@ -160,6 +207,7 @@ void lmk_kv_read(const lmk_kv *kv, int64_t start, int64_t n, void *rows)
 void lmk_kv_write(const lmk_kv *kv, int64_t start, int64_t n, const void *rows)
 {
     exchange(kv, start, n, (char *)(uintptr_t)rows, 0);
+    for (int32_t il = 0; il < kv->n_layer; il++) gather_layer(kv, il, start, n);
 }
 
 /* ---- memory ---- */

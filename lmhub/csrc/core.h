@@ -21,6 +21,10 @@
 #define LMK_BLOCK 32               /* elements per Q8_0 block, of weights and of quantised activations */
 #define LMK_GROUP 16               /* output rows per packed group, and per tile of the generic path */
 #define LMK_TILE 64                /* positions per KV tile, anchored at position 0 */
+#define LMK_MANY 5                  /* rows from which on strips of them pay */
+#define LMK_STRIP_ROWS 12           /* rows of x that the many-row kernels take at once, */
+#define LMK_STRIP_BLOCK 512         /* and the bytes that a block of 32 columns of them takes, */
+#define LMK_STRIP_EXTRA 192         /* and those behind all blocks that only types other than Q8_0 want */
 #define LMK_MAX_THREADS 256
 
 /* How far ahead of the packed block in work the next ones are asked for: three blocks, past the end of a group into the
@@ -33,7 +37,27 @@ typedef struct lmk_q8_block {      /* 32 activations of one row */
     int8_t q[LMK_BLOCK];           /* within -127..127 */
     float scale;
     int32_t correction;            /* -128 times the sum of q: undoes the weights' offset */
+    int32_t half;                  /* the same of the first 16 */
+    float sum;                     /* scale times the sum of q: what a block's minimum is multiplied by */
 } lmk_q8_block;
+
+#define LMK_ATTEND_SUB 16          /* pairs that attend() multiplies at once, */
+#define LMK_ATTEND_BATCH 128       /* and takes through a tile's keys before its values, so that either stay in L1 */
+
+/* Query rows of one sequence, one after the other, and the query heads that share one kv head of an f16 or q8_0 cache. A
+ * pair is a row and a head: pair p is row p / heads and head p % heads. */
+typedef struct lmk_attend_task {
+    const char *k, *v;             /* the kv head's keys and values, from position 0 on */
+    int64_t k_bytes, v_bytes;      /* of one vector */
+    int32_t dtype, k_dim, v_dim;
+    int32_t heads, n_rows;
+    const float *q;                /* of pair 0; k_dim floats per head, rows q_step floats apart */
+    float *y;                      /* likewise with v_dim and y_step */
+    int64_t q_step, y_step;
+    int64_t position, window;      /* of row 0; 0 = no window */
+    float scale;
+    void *scratch;                 /* lmk_attend_scratch() bytes, 64-byte aligned */
+} lmk_attend_task;
 
 typedef struct lmk_kernels {
     const char *isa;
@@ -52,6 +76,18 @@ typedef struct lmk_kernels {
     void (*dot_q8)(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
                    const lmk_q8_block *const *x, int64_t n_x, int64_t k);
 
+    /* The same for a group of another packed type; `panel`: k / 32 * LMK_PANEL_BLOCK bytes of scratch. */
+    void (*dot_packed)(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *group,
+                       const lmk_q8_block *const *x, int64_t n_x, int64_t k, uint8_t *panel);
+
+    /* Both for many rows and two groups at once, w and w + group_bytes (n_out <= 32); NULL where nothing is faster.
+     * x comes in strips of LMK_STRIP_ROWS rows, k / 32 * (LMK_STRIP_BLOCK + LMK_STRIP_EXTRA) bytes each and 64-byte aligned,
+     * which `strip` makes of up to so many rows. Meanwhile the two groups at `next` are fetched, unless it is NULL.
+     * `panels`: scratch for two of dot_packed's, where the type is not Q8_0. */
+    void (*strip)(void *strip, const lmk_q8_block *const *x, int64_t n_x, int64_t k);
+    void (*dot_strips)(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
+                       const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
+
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t dim, float eps);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t dim);
     void (*axpy)(float *y, float a, const float *x, int64_t n);                          /* y += a x, fused */
@@ -67,6 +103,7 @@ typedef struct lmk_kernels {
     /* acc[i] (dim) = acc[i] * factor[i] + sum over j in [lo, hi) of p[i][j] v[j] */
     void (*mix)(float *const *acc, const float *factor, const float *const *p, int n, const float *v, int64_t ldv, int lo,
                 int hi, int64_t dim);
+    void (*attend)(const lmk_attend_task *t);                   /* see attend_float.h */
 } lmk_kernels;
 
 /* level_*.c */
@@ -74,6 +111,10 @@ extern const lmk_kernels lmk_kernels_ref;
 #if defined(__x86_64__)
 extern const lmk_kernels lmk_kernels_avx2;
 extern const lmk_kernels lmk_kernels_avx512;
+extern const lmk_kernels lmk_kernels_amx;
+void lmk_strip_amx(void *strip, const lmk_q8_block *const *x, int64_t n_x, int64_t k);
+void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
+                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
 #endif
 
 /* cpu.c */
@@ -101,6 +142,9 @@ void lmk_release(lmk_ctx *c, size_t mark);
 /* error.c */
 int lmk_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* profile.c: replaces every op by one that is timed as well, and starts to count from nothing */
+void lmk_time_ops(lmk_api *api);
+
 /* pool.c: as many threads as `width`, the caller included. Ops that need scratch per thread read lmk_threads() once. */
 void lmk_parallel(int width, int64_t n, int64_t grain, lmk_range_fn fn, void *arg);
 
@@ -111,6 +155,7 @@ const char *lmk_values(const lmk_kv *kv, int32_t il, int32_t head, int64_t posit
 /* linear.c, experts.c, rows.c, cache.c, attend.c: the ops behind the public table; lmk.h says what they do */
 int lmk_get_rows(lmk_ctx *c, float *y, const lmk_weight *w, const int32_t *ids, int64_t n);
 int lmk_linear(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n);
+int lmk_linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n);
 
 typedef struct lmk_segment {       /* a run of slots that share one matrix of a weight */
     int32_t expert;
@@ -121,6 +166,19 @@ typedef struct lmk_segment {       /* a run of slots that share one matrix of a 
  * x (n_x, cols) that slot s reads, and `y_index[s]` the row of y that it writes. */
 int lmk_linear_slots(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n_x, const lmk_segment *segments,
                      int64_t n_segments, const int32_t *x_index, const int32_t *y_index, int64_t n_slots);
+
+typedef struct lmk_work {          /* tasks 0 to n - 1 */
+    lmk_range_fn fn;
+    void *arg;
+    int64_t n;
+} lmk_work;
+
+/* strips.c: packed products where the level has dot_strips. The quantised rows x (n_slots) of the segments are laid out once
+ * for all weights of these columns; y (n_slots) are rows of the result. NULL or -1 when there is no memory. */
+typedef struct lmk_strips lmk_strips;
+lmk_strips *lmk_lay_out(lmk_ctx *c, const lmk_q8_block *const *x, int64_t cols, const lmk_segment *segments,
+                        int64_t n_segments, int64_t n_slots);
+int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, float *const *y);
 
 int lmk_route_experts(lmk_ctx *c, lmk_route *r, const float *logits, int64_t n_expert);
 int lmk_linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r);

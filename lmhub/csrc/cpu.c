@@ -1,7 +1,8 @@
 /* cpu.c: which level this machine runs, decided once.
  *
- * A level counts as present when CPUID lists its instructions and XCR0 says that the system saves its registers. LMK_ISA
- * forces one. "amx" and "neon" are names of levels to come; asking for them says so.
+ * A level counts as present when CPUID lists its instructions and XCR0 says that the system saves its registers; for tiles
+ * the process must ask for permission too, once and for all of its threads. LMK_ISA forces a level. "neon" is the name of
+ * one to come; asking for it says so.
  */
 #include "core.h"
 
@@ -12,6 +13,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 static uint64_t xcr0(void)
 {
@@ -43,9 +48,28 @@ static const char *lacks_avx512(void)
     if ((xcr0() & 0xe6) != 0xe6) return "the system does not save AVX-512 registers";
     return NULL;
 }
+
+#define BIT_AMX_TILE (1u << 24)     /* CPUID leaf 7, EDX */
+#define BIT_AMX_INT8 (1u << 25)
+
+static const char *lacks_amx(void)
+{
+    uint32_t a, b, c, d;
+    const char *why = lacks_avx512();
+    if (why) return why;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BIT_AMX_TILE) || !(d & BIT_AMX_INT8))
+        return "the CPU lacks AMX or its INT8 products";
+    if ((xcr0() & 0x60000) != 0x60000) return "the system does not save AMX tiles";
+#if defined(__linux__)
+    const long request = 0x1023, tile_data = 18;   /* ARCH_REQ_XCOMP_PERM; idempotent */
+    if (syscall(SYS_arch_prctl, request, tile_data)) return "the system does not let this process use AMX tiles";
+#endif
+    return NULL;
+}
 #else
 static const char *lacks_avx2(void) { return "this is not an x86-64 machine"; }
 static const char *lacks_avx512(void) { return "this is not an x86-64 machine"; }
+static const char *lacks_amx(void) { return "this is not an x86-64 machine"; }
 #endif
 
 static const char *lacks_nothing(void) { return NULL; }
@@ -56,12 +80,13 @@ static const struct {
     const char *(*lacks)(void);
     const lmk_kernels *kernels;
 } levels[] = {                     /* best first */
-    { "amx", not_written, NULL },
     { "neon", not_written, NULL },
 #if defined(__x86_64__)
+    { "amx", lacks_amx, &lmk_kernels_amx },
     { "avx512", lacks_avx512, &lmk_kernels_avx512 },
     { "avx2", lacks_avx2, &lmk_kernels_avx2 },
 #else
+    { "amx", lacks_amx, NULL },
     { "avx512", lacks_avx512, NULL },
     { "avx2", lacks_avx2, NULL },
 #endif

@@ -3,7 +3,8 @@
  * Knows nothing of threads, contexts or weights' types. One source is what makes the levels agree bit for bit: they can
  * differ only in simd_*.h, whose calls are exact. Sums: see core.h. The tail of a sum is padded with zero lanes.
  *
- * Defines every member of lmk_kernels but `isa` and `dot_q8`. Wants DEQUANT_ROW and one of simd_*.h before it.
+ * Defines every member of lmk_kernels but `isa`, `dot_q8`, `dot_packed`, `attend` and the optional ones. Wants DEQUANT_ROW and one of
+ * simd_*.h before it.
  */
 
 #define LANES LMK_LANES
@@ -273,7 +274,10 @@ static void quantise_q8(lmk_q8_block *q, const float *x, int64_t k)
         i_store_i8(q->q, q0);
         i_store_i8(q->q + LANES, q1);
         q->scale = amax / 127.0f;
-        q->correction = -128 * i_sum(i_add(q0, q1));
+        const int32_t first = i_sum(q0), sum = first + i_sum(q1);
+        q->correction = -128 * sum;
+        q->half = -128 * first;
+        q->sum = q->scale * (float)sum;
     }
 }
 
@@ -351,10 +355,10 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
             mix_tail(acc[i], factor[i], p[i], v, ldv, lo, hi, d, (int)lmk_min(LANES, dim - d));
 }
 
-#define KERNELS(level)                                                                                               \
+#define KERNELS(level, ...)                                                                                            \
     {                                                                                                                \
         .isa = level, .dequant = dequant, .to_f16 = to_f16, .to_q8_0 = to_q8_0, .dot_f32 = dot_f32,                  \
-        .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .rms_norm = rms_norm, .silu_mul = silu_mul, .axpy = axpy,      \
-        .max = vector_max, .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least,                   \
-        .softmax_tile = softmax_tile, .mix = mix,                                                                    \
+        .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .dot_packed = dot_packed, .rms_norm = rms_norm,                \
+        .silu_mul = silu_mul, .axpy = axpy, .max = vector_max, .checked_max = checked_max, .exp_sum = exp_sum,       \
+        .sum_least = sum_least, .softmax_tile = softmax_tile, .mix = mix, __VA_ARGS__                                \
     }

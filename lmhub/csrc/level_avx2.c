@@ -12,6 +12,11 @@
 
 #include "simd_avx2.h"
 #include "kernels.h"
+#include "attend_float.h"
+
+#define LAYOUT(name) name##_rows
+#include "attend_rows.h"
+#include "attend.h"
 
 /* |w| <= 128 and |x| <= 127, so the pairs that maddubs adds stay within 16 bits: nothing saturates, the sum is exact. */
 ALWAYS __m256i dot_4(__m256i sum, __m256i w, __m256i w_abs, int32_t x4)
@@ -59,5 +64,9 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
     if (j < n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 1, 1);
 }
 
-const lmk_kernels lmk_kernels_avx2 = KERNELS("avx2");
+#define Q_ROWS 4
+#include "codes_avx2.h"
+#include "quants.h"
+
+const lmk_kernels lmk_kernels_avx2 = KERNELS("avx2", .attend = attend_rows);
 #endif

@@ -12,6 +12,16 @@
 
 #include "simd_avx512.h"
 #include "kernels.h"
+#include "attend_float.h"
+
+#define LAYOUT(name) name##_rows
+#include "attend_rows.h"
+#include "attend.h"
+
+#undef LAYOUT
+#define LAYOUT(name) name##_tiles
+#include "attend_tiles.h"
+#include "attend.h"
 
 ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
                          const lmk_q8_block *const *x, int64_t k, const int nx, const int ahead)
@@ -49,5 +59,30 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
     if (j < n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 1, 1);
 }
 
-const lmk_kernels lmk_kernels_avx512 = KERNELS("avx512");
+#define Q_ROWS 8
+#include "codes_avx512.h"
+#include "quants.h"
+
+void lmk_expand_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k)
+{
+#define EXPAND(type) q_expand(type, panel, group, k)
+    Q_EACH_TYPE(EXPAND)
+#undef EXPAND
+}
+
+/* Tiles are for many rows: what few rows would pay for laying out keys and values is more than they gain. */
+static void attend_amx(const lmk_attend_task *t)
+{
+    if ((int64_t)t->n_rows * t->heads < LMK_ATTEND_SUB) {
+        attend_rows(t);
+        return;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(all_tiles));
+    attend_tiles(t);
+    __asm__ volatile("tilerelease" ::);
+}
+
+const lmk_kernels lmk_kernels_avx512 = KERNELS("avx512", .attend = attend_rows);
+const lmk_kernels lmk_kernels_amx = KERNELS("amx", .attend = attend_amx, .strip = lmk_strip_amx,
+                                                .dot_strips = lmk_dot_strips_amx);
 #endif

@@ -8,6 +8,11 @@
 
 #include "simd_ref.h"
 #include "kernels.h"
+#include "attend_float.h"
+
+#define LAYOUT(name) name##_rows
+#include "attend_rows.h"
+#include "attend.h"
 
 static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
                    const lmk_q8_block *const *x, int64_t n_x, int64_t k)
@@ -26,4 +31,9 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
         }
 }
 
-const lmk_kernels lmk_kernels_ref = KERNELS("ref");
+#define Q_ROWS 2
+#define Q_PLAIN
+#include "codes_ref.h"
+#include "quants.h"
+
+const lmk_kernels lmk_kernels_ref = KERNELS("ref", .attend = attend_rows);

@@ -1,81 +1,16 @@
-/* linear.c: y = x Wᵀ for every weight type, and the packed layout of Q8_0.
+/* linear.c: y = x Wᵀ for every weight type.
  *
  * Two paths. A packed weight meets activations quantised to int8, 16 outputs at a time. Any other type is expanded to
  * float32, a few rows at a time into scratch that stays in cache, and meets the activations as they are. Both work on
  * tiles of 16 output rows, which threads take from one counter; a tile's arithmetic depends on nothing else.
  *
  * The unit is the slot: one input row times one matrix of the weight. `linear` is the case of one matrix and all rows.
- *
- * Packed layout of one matrix: groups of 16 rows, the last one padded with zeros. A group: for each block of 32 columns
- * 8 x 64 bytes (4 consecutive columns of each of the 16 rows, stored as w + 128), then for each block 16 F16 scales; the
- * group's size is rounded up to 64 bytes.
  */
-#include "core.h"
+#include "packed.h"
 
 #include <string.h>
 
 #define INLINE_WORK 32768          /* multiplications below which waking another thread does not pay */
-
-/* ---- packing ---- */
-
-static int64_t group_bytes(int64_t cols)
-{
-    return (cols / LMK_BLOCK * (LMK_BLOCK + 2) * LMK_GROUP + 63) / 64 * 64;
-}
-
-static int64_t n_groups(int64_t rows)
-{
-    return (rows + LMK_GROUP - 1) / LMK_GROUP;
-}
-
-int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert)
-{
-    if (type != LMK_Q8_0 || cols % LMK_BLOCK || rows < 1 || cols < 1 || n_expert < 1) return 0;
-    return n_expert * n_groups(rows) * group_bytes(cols);
-}
-
-typedef struct pack_job {
-    const lmk_weight *w;
-    uint8_t *dst;
-} pack_job;
-
-static void pack_groups(void *arg, int64_t begin, int64_t end, int thread)
-{
-    (void)thread;
-    const pack_job *job = arg;
-    const lmk_weight *w = job->w;
-    const int64_t groups = n_groups(w->rows), n_blocks = w->cols / LMK_BLOCK, size = group_bytes(w->cols);
-    for (int64_t g = begin; g < end; g++) {
-        uint8_t *dst = job->dst + g * size;
-        uint16_t *scales = (uint16_t *)(dst + n_blocks * LMK_BLOCK * LMK_GROUP);
-        const int64_t first = g % groups * LMK_GROUP, count = lmk_min(LMK_GROUP, w->rows - first);
-        const uint8_t *src = (const uint8_t *)w->data + (g / groups * w->rows + first) * n_blocks * (LMK_BLOCK + 2);
-        if (count < LMK_GROUP) {
-            memset(dst, 0x80, (size_t)(n_blocks * LMK_BLOCK * LMK_GROUP));
-            memset(scales, 0, (size_t)(n_blocks * LMK_GROUP) * 2);
-        }
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t b = 0; b < n_blocks; b++, src += LMK_BLOCK + 2) {
-                memcpy(&scales[b * LMK_GROUP + i], src, 2);
-                for (int t = 0; t < LMK_BLOCK / 4; t++) {
-                    uint32_t w4;
-                    memcpy(&w4, src + 2 + t * 4, 4);
-                    w4 ^= 0x80808080u;
-                    memcpy(dst + (b * LMK_BLOCK + t * 4) * LMK_GROUP + i * 4, &w4, 4);
-                }
-            }
-    }
-}
-
-int lmk_pack(const lmk_weight *w, void *dst)
-{
-    if (!lmk_packed_bytes(w->type, w->rows, w->cols, w->n_expert))
-        return lmk_fail("Weights of type %d and %lld columns have no packed layout; use them as they are.", w->type,
-                        (long long)w->cols);
-    pack_job job = { w, dst };
-    lmk_parallel(lmk_threads(), w->n_expert * n_groups(w->rows), 4, pack_groups, &job);
-    return 0;
-}
 
 /* ---- rows of a weight ---- */
 
@@ -132,21 +67,23 @@ typedef struct slots_job {
     const lmk_q8_block **xq;       /* (n_slots), each (cols / 32): packed path */
     const float **x;               /* (n_slots), generic path */
     float *scratch;                /* (threads, LMK_GROUP, cols), generic path, unless the type is F32 */
+    uint8_t *panels;               /* (threads, cols / 32, LMK_PANEL_BLOCK), packed path, when rows are many; not Q8_0 */
     int64_t row_bytes;
 } slots_job;
 
 static void packed_tiles(void *arg, int64_t begin, int64_t end, int thread)
 {
-    (void)thread;
     const slots_job *job = arg;
-    const int64_t cols = job->w->cols, size = group_bytes(cols), weights = cols * LMK_GROUP;
+    const lmk_form form = lmk_form_of(job->w->type);
+    const int64_t cols = job->w->cols, size = lmk_group_bytes(form, cols);
+    uint8_t *panel = job->panels ? job->panels + thread * (cols / LMK_BLOCK * LMK_PANEL_BLOCK) : NULL;
     for (int64_t t = begin; t < end; t++) {
         const lmk_segment *s = &job->segments[t / job->tiles];
         const int64_t tile = t % job->tiles, row = tile * LMK_GROUP;
         const uint8_t *group = (const uint8_t *)job->w->packed + (s->expert * job->tiles + tile) * size;
         const lmk_q8_block *const *x = (const lmk_q8_block *const *)job->xq + s->first;
-        job->kernels->dot_q8(job->y + s->first, row, (int)lmk_min(LMK_GROUP, job->w->rows - row), group,
-                             (const uint16_t *)(group + weights), x, s->count, cols);
+        const int n_out = (int)lmk_min(LMK_GROUP, job->w->rows - row);
+        lmk_dot_group(job->kernels, job->w->type, job->y + s->first, row, n_out, group, x, s->count, cols, panel);
     }
 }
 
@@ -197,50 +134,135 @@ static void quantise_rows(void *arg, int64_t begin, int64_t end, int thread)
         j->kernels->quantise_q8(j->q + i * (j->cols / LMK_BLOCK), j->x + i * j->cols, j->cols);
 }
 
-/* Quantises x (n_x, cols) and points every slot at its row. */
-static int prepare_packed(lmk_ctx *c, slots_job *job, const float *x, int64_t n_x, const int32_t *x_index, int64_t n_slots)
+/* x (n_x, cols) quantised: for every slot its row, or NULL without memory. */
+static const lmk_q8_block **quantised(lmk_ctx *c, const float *x, int64_t n_x, int64_t cols, const int32_t *x_index,
+                                      int64_t n_slots)
 {
-    const int64_t cols = job->w->cols, n_blocks = cols / LMK_BLOCK;
+    const int64_t n_blocks = cols / LMK_BLOCK;
     quantise_job q = { .kernels = c->kernels, .x = x, .cols = cols };
     q.q = lmk_alloc(c, (size_t)(n_x * n_blocks) * sizeof *q.q);
-    job->xq = lmk_alloc(c, (size_t)n_slots * sizeof *job->xq);
-    if (!q.q || !job->xq) return -1;
+    const lmk_q8_block **rows = lmk_alloc(c, (size_t)n_slots * sizeof *rows);
+    if (!q.q || !rows) return NULL;
     lmk_parallel(lmk_threads(), n_x, 1 + INLINE_WORK / cols, quantise_rows, &q);
-    for (int64_t i = 0; i < n_slots; i++) job->xq[i] = q.q + (x_index ? x_index[i] : i) * n_blocks;
+    for (int64_t i = 0; i < n_slots; i++) rows[i] = q.q + (x_index ? x_index[i] : i) * n_blocks;
+    return rows;
+}
+
+static const float **plain(lmk_ctx *c, const float *x, int64_t cols, const int32_t *x_index, int64_t n_slots)
+{
+    const float **rows = lmk_alloc(c, (size_t)n_slots * sizeof *rows);
+    for (int64_t i = 0; rows && i < n_slots; i++) rows[i] = x + (x_index ? x_index[i] : i) * cols;
+    return rows;
+}
+
+/* ---- several weights at once ---- */
+
+typedef struct product {           /* what the weights of one call share */
+    lmk_ctx *c;
+    int width;
+    const float *x;
+    int64_t n_x;
+    const lmk_segment *segments;
+    int64_t n_segments;
+    const int32_t *x_index, *y_index;
+    int64_t n_slots;
+    const lmk_q8_block **xq;       /* these three are made when the first weight needs them */
+    const float **rows;
+    lmk_strips *strips;
+} product;
+
+static int plan_packed(product *p, slots_job *job, lmk_work *work)
+{
+    const lmk_weight *w = job->w;
+    const int64_t n_blocks = w->cols / LMK_BLOCK;
+    if (!p->xq) p->xq = quantised(p->c, p->x, p->n_x, w->cols, p->x_index, p->n_slots);
+    if (!p->xq) return -1;
+    job->xq = p->xq;
+    if (p->c->kernels->dot_strips && p->n_slots >= LMK_MANY * p->n_segments) {
+        if (!p->strips) p->strips = lmk_lay_out(p->c, p->xq, w->cols, p->segments, p->n_segments, p->n_slots);
+        return p->strips ? lmk_strips_work(p->c, work, p->strips, w, job->y) : -1;
+    }
+    if (w->type != LMK_Q8_0 && p->n_slots >= LMK_PANEL_ROWS) {
+        job->panels = lmk_alloc(p->c, (size_t)(p->width * n_blocks) * LMK_PANEL_BLOCK);
+        if (!job->panels) return -1;
+    }
+    *work = (lmk_work){ packed_tiles, job, p->n_segments * job->tiles };
     return 0;
 }
 
-static int prepare_generic(lmk_ctx *c, slots_job *job, const float *x, const int32_t *x_index, int64_t n_slots, int width)
+static int plan_generic(product *p, slots_job *job, lmk_work *work)
 {
     const int64_t cols = job->w->cols;
-    job->x = lmk_alloc(c, (size_t)n_slots * sizeof *job->x);
-    job->scratch = lmk_alloc(c, job->w->type == LMK_F32 ? 1 : (size_t)(width * LMK_GROUP * cols) * sizeof(float));
-    if (!job->x || !job->scratch) return -1;
-    for (int64_t i = 0; i < n_slots; i++) job->x[i] = x + (x_index ? x_index[i] : i) * cols;
+    if (!p->rows) p->rows = plain(p->c, p->x, cols, p->x_index, p->n_slots);
+    job->x = p->rows;
+    job->scratch = lmk_alloc(p->c, job->w->type == LMK_F32 ? 1 : (size_t)(p->width * LMK_GROUP * cols) * sizeof(float));
+    *work = (lmk_work){ generic_tiles, job, p->n_segments * job->tiles };
+    return job->x && job->scratch ? 0 : -1;
+}
+
+static int plan(product *p, slots_job *job, lmk_work *work, float *y)
+{
+    const lmk_weight *w = job->w;
+    job->kernels = p->c->kernels;
+    job->segments = p->segments;
+    job->tiles = lmk_groups(w->rows);
+    job->row_bytes = row_bytes(w);
+    job->y = lmk_alloc(p->c, (size_t)p->n_slots * sizeof *job->y);
+    if (job->row_bytes < 0 || !job->y) return -1;
+    for (int64_t i = 0; i < p->n_slots; i++) job->y[i] = y + (p->y_index ? p->y_index[i] : i) * w->rows;
+    return w->packed ? plan_packed(p, job, work) : plan_generic(p, job, work);
+}
+
+typedef struct works {
+    const lmk_work *work;
+    int64_t total;
+} works;
+
+/* The part [begin, end) of all tasks, weight after weight. */
+static void run_works(void *arg, int64_t begin, int64_t end, int thread)
+{
+    for (const lmk_work *w = ((const works *)arg)->work; begin < end; end -= w->n, begin = lmk_max(0, begin - w->n), w++)
+        if (begin < w->n) w->fn(w->arg, begin, lmk_min(end, w->n), thread);
+}
+
+static int multiply(product *p, float *const *y, const lmk_weight *const *w, int32_t n_w)
+{
+    slots_job *jobs = lmk_alloc(p->c, (size_t)n_w * sizeof *jobs);
+    lmk_work *work = lmk_alloc(p->c, (size_t)n_w * sizeof *work);
+    if (!jobs || !work) return -1;
+    works all = { work, 0 };
+    for (int32_t i = 0; i < n_w; i++) {
+        if (w[i]->cols != w[0]->cols)
+            return lmk_fail("Weights with rows of %lld and of %lld cannot share an input; the model file is damaged.",
+                            (long long)w[0]->cols, (long long)w[i]->cols);
+        jobs[i] = (slots_job){ .w = w[i] };
+        if (plan(p, &jobs[i], &work[i], y[i])) return -1;
+        all.total += work[i].n;
+    }
+    /* A chunk is worth at least INLINE_WORK; beyond that, some sixteen chunks per thread even out their speeds. */
+    const int64_t per_tile = LMK_GROUP * w[0]->cols * p->n_slots / p->n_segments;
+    const int64_t grain = lmk_max(1 + INLINE_WORK / per_tile, all.total / (16 * p->width));
+    lmk_parallel(p->width, all.total, grain, run_works, &all);
     return 0;
 }
 
 int lmk_linear_slots(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n_x, const lmk_segment *segments,
                      int64_t n_segments, const int32_t *x_index, const int32_t *y_index, int64_t n_slots)
 {
-    slots_job job = { .kernels = c->kernels, .w = w, .segments = segments, .tiles = n_groups(w->rows) };
-    job.row_bytes = row_bytes(w);
-    if (job.row_bytes < 0) return -1;
-    if (n_slots <= 0) return 0;
-    const int width = lmk_threads();
+    product p = { .c = c, .width = lmk_threads(), .x = x, .n_x = n_x, .segments = segments, .n_segments = n_segments,
+                  .x_index = x_index, .y_index = y_index, .n_slots = n_slots };
     const size_t mark = lmk_mark(c);
-    int status = -1;
-    job.y = lmk_alloc(c, (size_t)n_slots * sizeof *job.y);
-    if (!job.y) goto done;
-    for (int64_t i = 0; i < n_slots; i++) job.y[i] = y + (y_index ? y_index[i] : i) * w->rows;
-    if (w->packed ? prepare_packed(c, &job, x, n_x, x_index, n_slots)
-                  : prepare_generic(c, &job, x, x_index, n_slots, width)) goto done;
-    /* A chunk is worth at least INLINE_WORK; beyond that, some sixteen chunks per thread even out their speeds. */
-    const int64_t n_tiles = n_segments * job.tiles, per_tile = LMK_GROUP * w->cols * n_slots / n_segments;
-    const int64_t grain = lmk_max(1 + INLINE_WORK / per_tile, n_tiles / (16 * width));
-    lmk_parallel(width, n_tiles, grain, w->packed ? packed_tiles : generic_tiles, &job);
-    status = 0;
-done:
+    const int status = n_slots > 0 ? multiply(&p, &y, &w, 1) : row_bytes(w) < 0 ? -1 : 0;
+    lmk_release(c, mark);
+    return status;
+}
+
+int lmk_linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n)
+{
+    const lmk_segment all = { .expert = 0, .first = 0, .count = n };
+    product p = { .c = c, .width = lmk_threads(), .x = x, .n_x = n, .segments = &all, .n_segments = 1, .n_slots = n };
+    const size_t mark = lmk_mark(c);
+    const int status = n > 0 && n_w > 0 ? multiply(&p, y, w, n_w) : 0;
     lmk_release(c, mark);
     return status;
 }

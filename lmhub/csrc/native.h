@@ -16,6 +16,29 @@ int lmk_threads(void);
 int lmk_set_threads(int n);                        /* 0 = as many as the process may use */
 double lmk_bench_read(int64_t bytes, int threads); /* GB/s of reading memory; -1 when there is too little of it */
 
+/* peaks of the arithmetic units, one probe for each unit of each level */
+typedef struct lmk_probe {
+    const char *level, *unit, *instruction;        /* "avx512", "int8", "vpdpbusd" */
+} lmk_probe;
+
+const lmk_probe *lmk_probe_at(int i);              /* NULL behind the last one */
+double lmk_probe_run(int i, int threads);          /* 10^9 operations per second; -1 where the machine lacks the level */
+
+/* profiling: what the ops of the table took, summed over all calls with an equal op, type and shape */
+typedef struct lmk_op_time {
+    const char *op;                /* a member of lmk_api */
+    int32_t type, n_expert;        /* of the weight, or the type of the cache; type -1 without either */
+    int64_t rows, cols;            /* of the weight; 0 without */
+    int64_t calls;
+    double n;                      /* rows of x */
+    double seconds;
+    double bytes;                  /* of weights and caches, as stored, that had to be read; of floats for other ops */
+    double operations;             /* of dot products; a multiplication and its addition are two */
+} lmk_op_time;
+
+void lmk_profile(int on);                          /* between steps: starts from nothing; off, ops cost what they cost */
+int lmk_profile_read(lmk_op_time *out, int n);     /* fills at most n; returns how many there are, at most 128 */
+
 /* weights. The first three are dequant.c's */
 int lmk_dequant_row(int32_t type, const void *src, float *dst, int64_t n);  /* n elements; -1 for an unknown type */
 int64_t lmk_type_block(int32_t type);              /* elements and bytes per block; -1 for an unknown type */

@@ -108,27 +108,47 @@ void lmk_rope_angles(lmk_ctx *c, float *cs, const lmk_span *spans, int32_t n_spa
     }
 }
 
-static inline void rotate(float *a, float *b, float cosine, float sine)
+#define PAIRS 64                   /* angles unzipped at a time, for all heads */
+
+static void rotate_halves(float *restrict a, float *restrict b, const float *cosine, const float *sine, int32_t n)
 {
-    const float x = *a, y = *b;
-    *a = x * cosine - y * sine;
-    *b = x * sine + y * cosine;
+    for (int32_t p = 0; p < n; p++) {
+        const float x = a[p], y = b[p];
+        a[p] = x * cosine[p] - y * sine[p];
+        b[p] = x * sine[p] + y * cosine[p];
+    }
+}
+
+static void rotate_pairs(float *x, const float *cosine, const float *sine, int32_t n)
+{
+    for (int32_t p = 0; p < n; p++) {
+        const float a = x[2 * p], b = x[2 * p + 1];
+        x[2 * p] = a * cosine[p] - b * sine[p];
+        x[2 * p + 1] = a * sine[p] + b * cosine[p];
+    }
 }
 
 static void rope_rows(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const rope_job *j = arg;
-    for (int64_t i = begin; i < end; i++) {
-        const float *cs = j->cs + i * j->n_pairs * 2;
-        for (int32_t h = 0; h < j->n_head; h++) {
-            float *x = j->x + (i * j->n_head + h) * j->head_dim;
-            if (j->pairing == LMK_ROPE_HALVES)
-                for (int32_t p = 0; p < j->n_pairs; p++) rotate(&x[p], &x[p + j->n_pairs], cs[2 * p], cs[2 * p + 1]);
-            else
-                for (int32_t p = 0; p < j->n_pairs; p++) rotate(&x[2 * p], &x[2 * p + 1], cs[2 * p], cs[2 * p + 1]);
+    float cosine[PAIRS], sine[PAIRS];
+    for (int64_t i = begin; i < end; i++)
+        for (int32_t first = 0; first < j->n_pairs; first += PAIRS) {
+            const int32_t n = (int32_t)lmk_min(PAIRS, j->n_pairs - first);
+            const float *cs = j->cs + (i * j->n_pairs + first) * 2;
+            for (int32_t p = 0; p < n; p++) {
+                cosine[p] = cs[2 * p];
+                sine[p] = cs[2 * p + 1];
+            }
+            for (int32_t h = 0; h < j->n_head; h++) {
+                float *x = j->x + (i * j->n_head + h) * j->head_dim;
+                if (j->pairing == LMK_ROPE_HALVES)
+                    rotate_halves(x + first, x + first + j->n_pairs, cosine, sine, n);
+                else
+                    rotate_pairs(x + 2 * first, cosine, sine, n);
+            }
         }
-    }
 }
 
 void lmk_rope(lmk_ctx *c, float *x, const float *cs, int64_t n, int32_t n_head, int32_t head_dim, int32_t n_pairs,

@@ -107,6 +107,51 @@ static inline i16x i_right(i16x a, int n)
 }
 static inline v16 i_to_float(i16x a) { return (v16){ _mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi) }; }
 
+#define EACH_HALF(op, a, n) ((i16x){ op((a).lo, n), op((a).hi, n) })
+#define i_shl(a, n) EACH_HALF(_mm256_slli_epi32, a, n)
+static inline i16x i_or(i16x a, i16x b) { return BOTH(i16x, _mm256_or_si256, a, b); }
+static inline i16x i_load(const int32_t *p)
+{
+    return (i16x){ _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 8)) };
+}
+static inline void i_store(int32_t *p, i16x a)
+{
+    _mm256_storeu_si256((__m256i *)p, a.lo);
+    _mm256_storeu_si256((__m256i *)(p + 8), a.hi);
+}
+
+static inline i16x w_join(i16x a, i16x b)
+{
+    return (i16x){ _mm256_blend_epi16(a.lo, _mm256_slli_epi32(b.lo, 16), 0xaa),
+                   _mm256_blend_epi16(a.hi, _mm256_slli_epi32(b.hi, 16), 0xaa) };
+}
+static inline i16x w_set(uint16_t a) { return (i16x){ _mm256_set1_epi16((short)a), _mm256_set1_epi16((short)a) }; }
+static inline i16x w_add(i16x a, i16x b) { return BOTH(i16x, _mm256_add_epi16, a, b); }
+static inline i16x w_sub(i16x a, i16x b) { return BOTH(i16x, _mm256_sub_epi16, a, b); }
+#define w_shl(a, n) EACH_HALF(_mm256_slli_epi16, a, n)
+#define w_shr(a, n) EACH_HALF(_mm256_srli_epi16, a, n)
+#define w_sar(a, n) EACH_HALF(_mm256_srai_epi16, a, n)
+static inline i16x i_dot(i16x sum, i16x a, i16x b)
+{
+    return i_add(sum, BOTH(i16x, _mm256_madd_epi16, a, b));
+}
+static inline void i_sum_4(int32_t *y, const i16x *a, int64_t step)
+{
+    __m256i s[4];
+    for (int i = 0; i < 4; i++) s[i] = _mm256_add_epi32(a[i * step].lo, a[i * step].hi);
+    __m256i t = _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
+    _mm_storeu_si128((__m128i *)y, _mm_add_epi32(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1)));
+}
+
+static inline int h_top(const uint16_t *p, int64_t n)      /* n: a multiple of 32 */
+{
+    __m256i top = _mm256_setzero_si256();
+    for (int64_t i = 0; i < n; i += 16)
+        top = _mm256_max_epu16(top, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(p + i)), _mm256_set1_epi16(0x7fff)));
+    __m128i m = _mm_max_epu16(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    return 0xffff - _mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(m, _mm_set1_epi16(-1))), 0);
+}
+
 static inline v16 v_load_f16(const uint16_t *p)
 {
     return (v16){ _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
@@ -122,3 +167,4 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 #define EXPANDS                                     /* expand.h pays */
 #define BLOCK_W 3
 #define BLOCK_X 2
+#define ATTEND_SUMS 1                              /* of 4 keys each, that attend_rows.h has in work at once */

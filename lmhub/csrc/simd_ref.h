@@ -48,6 +48,42 @@ static inline int32_t i_top(i16x a) { int32_t r = (int32_t)a.u[0]; EACH if ((int
 static inline int32_t i_sum(i16x a) { uint32_t r = 0; EACH r += a.u[i]; return (int32_t)r; }
 static inline void i_store_i8(int8_t *p, i16x a) { EACH p[i] = (int8_t)a.u[i]; }     /* lanes are within -128..127 */
 
+static inline i16x i_or(i16x a, i16x b) { EACH a.u[i] |= b.u[i]; return a; }
+static inline i16x i_load(const int32_t *p) { i16x r; memcpy(&r, p, sizeof r); return r; }
+static inline void i_store(int32_t *p, i16x a) { memcpy(p, &a, sizeof a); }
+static inline i16x i_shift(i16x a, int n) { EACH a.u[i] = n < 0 ? a.u[i] >> -n : a.u[i] << n; return a; }
+#define i_shl(a, n) i_shift(a, n)                  /* by a literal number of bits */
+
+/* The same 16 lanes as twice as many of 16 bits; w_join: the low halves of a in the even ones, of b in the odd ones */
+static inline i16x w_lanes(i16x a, i16x b, int op, int n)
+{
+    int16_t x[32], y[32];
+    memcpy(x, &a, sizeof a);
+    memcpy(y, &b, sizeof b);
+    for (int i = 0; i < 32; i++) {
+        const uint16_t u = (uint16_t)x[i], v = (uint16_t)y[i];
+        x[i] = (int16_t)(op == '+' ? u + v : op == '-' ? u - v : op == '<' ? u << n : op == '>' ? u >> n : x[i] >> n);
+    }
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+static inline i16x w_join(i16x a, i16x b) { EACH a.u[i] = (a.u[i] & 0xffff) | b.u[i] << 16; return a; }
+static inline i16x w_set(uint16_t a) { return i_set(a * 0x10001u); }
+static inline i16x w_add(i16x a, i16x b) { return w_lanes(a, b, '+', 0); }
+static inline i16x w_sub(i16x a, i16x b) { return w_lanes(a, b, '-', 0); }
+#define w_shl(a, n) w_lanes(a, a, '<', n)
+#define w_shr(a, n) w_lanes(a, a, '>', n)
+#define w_sar(a, n) w_lanes(a, a, 's', n)
+static inline i16x i_dot(i16x sum, i16x a, i16x b)  /* sum += the products of each pair of 16-bit lanes */
+{
+    EACH sum.u[i] += (uint32_t)((int16_t)a.u[i] * (int16_t)b.u[i]) + (uint32_t)((int16_t)(a.u[i] >> 16) * (int16_t)(b.u[i] >> 16));
+    return sum;
+}
+static inline void i_sum_4(int32_t *y, const i16x *a, int64_t step)
+{
+    for (int i = 0; i < 4; i++) y[i] = i_sum(a[i * step]);
+}
+
 static inline float half_to_float(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff, bits;
@@ -83,8 +119,23 @@ static inline uint16_t float_to_half(float f)
     return (uint16_t)(sign | (rest - (112u << 23)) >> 13);
 }
 
+static inline i16x i_left(i16x a, int n) { EACH a.u[i] <<= n; return a; }
+static inline i16x i_right(i16x a, int n) { EACH a.u[i] >>= n; return a; }
+static inline i16x i_load_u8(const uint8_t *p) { i16x r; EACH r.u[i] = p[i]; return r; }
+static inline i16x i_load_i8(const int8_t *p) { i16x r; EACH r.u[i] = (uint32_t)p[i]; return r; }
+static inline v16 i_to_float(i16x a) { v16 r; EACH r.f[i] = (float)(int32_t)a.u[i]; return r; }
+
+static inline int h_top(const uint16_t *p, int64_t n)     /* the largest of n halves without their signs, as bits */
+{
+    int top = 0;
+    for (int64_t i = 0; i < n; i++)
+        if ((p[i] & 0x7fff) > top) top = p[i] & 0x7fff;
+    return top;
+}
+
 static inline v16 v_load_f16(const uint16_t *p) { v16 r; EACH r.f[i] = half_to_float(p[i]); return r; }
 static inline void v_store_f16(uint16_t *p, v16 a) { EACH p[i] = float_to_half(a.f[i]); }
 
 #define BLOCK_W 1                                   /* register block of dot_f32: rows of w, rows of x */
 #define BLOCK_X 1
+#define ATTEND_SUMS 1

@@ -35,6 +35,7 @@ static lmk_api api = {
     .rope = lmk_rope,
     .kv_append = lmk_kv_append,
     .attend = lmk_attend,
+    .linear_many = lmk_linear_many,
 };
 
 uintptr_t lmk_table(void)
@@ -43,4 +44,14 @@ uintptr_t lmk_table(void)
     if (!k) return 0;
     api.isa = k->isa;
     return (uintptr_t)&api;
+}
+
+void lmk_profile(int on)
+{
+    static lmk_api plain;
+    if (!plain.size) plain = api;
+    lmk_api next = plain;
+    next.isa = api.isa;
+    if (on) lmk_time_ops(&next);
+    api = next;
 }

@@ -20,7 +20,7 @@
 
 /* cdef: begin */
 #define LMK_ABI_MAJOR 1
-#define LMK_ABI_MINOR 0
+#define LMK_ABI_MINOR 1
 
 #define LMK_ABORTED 1              /* a forward's return value when abort was asked for between layers; no cache moved */
 
@@ -110,6 +110,9 @@ typedef struct lmk_api {
     void (*kv_append)(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v);
     void (*attend)(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans,
                    int32_t n_head, float scale, int64_t window);
+
+    /* since 1.1: linear for n_w weights of the same cols that share x: y[i] (n, w[i]->rows). The same bits, sooner. */
+    int (*linear_many)(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n);
 } lmk_api;
 
 /* One translation unit per plugin: the pointer is set once by lmk_bind, which the core's native.bind() calls. */

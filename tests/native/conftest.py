@@ -20,7 +20,7 @@ from lmhub import native
 from lmhub.errors import KernelError
 
 Floats = NDArray[np.float32]
-LEVELS = ("ref", "avx2", "avx512")
+LEVELS = ("ref", "avx2", "avx512", "amx")
 
 
 def header() -> str:
@@ -76,6 +76,14 @@ class Kernels:
         y = np.full((len(x), w.rows), np.nan, np.float32)
         native.check(API.linear(self.c, self.floats(y), w, self.floats(x), len(x)))
         return y
+
+    def linear_many(self, ws: Sequence[Any], x: Floats) -> list[Floats]:
+        ys = [np.full((len(x), w.rows), np.nan, np.float32) for w in ws]
+        pointers = FFI.new("float *[]", [self.floats(y) for y in ys])
+        native.check(
+            API.linear_many(self.c, pointers, FFI.new("lmk_weight *[]", list(ws)), len(ws), self.floats(x), len(x))
+        )
+        return ys
 
     def get_rows(self, w: Any, ids: Sequence[int]) -> Floats:
         y = np.full((len(ids), w.cols), np.nan, np.float32)

@@ -107,7 +107,11 @@ def test_an_unknown_dtype_and_an_impossible_size_are_refused() -> None:
     with pytest.raises(KernelError, match=r"multiples of 32, and this model has one of 80; choose f16\."):
         KVState(1, 1, 64, 80, 1, "q8_0")
     with pytest.raises(KernelError, match="could not be had"):
-        KVState(1 << 20, 1 << 10, 1 << 12, 1 << 12, 1 << 30)
+        KVState(1 << 20, 1 << 10, 1 << 10, 1 << 10, 1 << 32)
+    KVState(1, 1, 1024, 1, 1)
+    KVState(1, 1, 2048, 1, 1, "f32")
+    with pytest.raises(KernelError, match=r"keys of up to 1024 dimensions, and this model has 1056; choose f32\."):
+        KVState(1, 1, 1056, 1, 1)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32", "q8_0"])

@@ -13,7 +13,7 @@ import pytest
 
 from lmhub import native, weights
 from lmhub.errors import ModelFileError, UnsupportedModel
-from lmhub.gguf import GGMLType, GGUFFile, GGUFWriter, open_gguf
+from lmhub.gguf import GGMLType, GGUFFile, GGUFWriter, Tensor, open_gguf
 from lmhub.gguf.quant import dequantize
 from lmhub.weights import Matrix, Weights
 
@@ -47,6 +47,26 @@ def test_a_matrix_multiplies(name: str, file: GGUFFile, kernels: Callable[..., A
     assert np.abs(y - want).max() < (0.3 if "packed" in name else 1e-4)
     assert bool(matrix.packed_bytes) == ("packed" in name)
     assert taken.nbytes_packed() == matrix.packed_bytes
+
+
+def test_the_file_is_asked_for_ahead_and_each_tensor_once(file: GGUFFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    prefetch = Tensor.prefetch
+
+    def noted(tensor: Tensor) -> None:
+        asked.append(tensor.name)
+        prefetch(tensor)
+
+    monkeypatch.setattr(Tensor, "prefetch", noted)
+    monkeypatch.setattr(weights, "AHEAD_BYTES", 1)
+    taken = Weights(file)
+    taken.matrix("packed.weight", ROWS, COLS)
+    assert asked == ["packed.weight", "experts.weight"]
+    taken.matrix("plain.weight", ROWS, COLS)
+    assert asked == ["packed.weight", "experts.weight", "plain.weight"]
+    monkeypatch.setattr(weights, "AHEAD_BYTES", 1 << 26)
+    taken.matrix("experts.weight", ROWS, COLS, 3)
+    assert sorted(asked) == sorted(file.tensors)
 
 
 def test_packing_in_slices_gives_the_same_bytes(file: GGUFFile, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,11 +26,20 @@ static int no_memory(int64_t n)
     return lmk->fail("There is no memory left for a step of %lld rows; lower the batch size.", (long long)n);
 }
 
-/* y = W x + b */
-static int project(step *s, float *y, const lmk_weight *w, const float *bias, const float *x)
+static void add_bias(step *s, float *y, const float *bias, int64_t rows)
 {
-    if (lmk->linear(s->c, y, w, x, s->n)) return -1;
-    if (bias) lmk->add_bias(s->c, y, bias, s->n, w->rows);
+    if (bias) lmk->add_bias(s->c, y, bias, s->n, rows);
+}
+
+/* q, k, v = W_q h + b_q, W_k h + b_k, W_v h + b_v */
+static int project(const llama_layer *l, step *s)
+{
+    float *const y[] = { s->q, s->k, s->v };
+    const lmk_weight *const w[] = { &l->attn_q, &l->attn_k, &l->attn_v };
+    if (lmk->linear_many(s->c, y, w, 3, s->h, s->n)) return -1;
+    add_bias(s, s->q, l->attn_q_bias, l->attn_q.rows);
+    add_bias(s, s->k, l->attn_k_bias, l->attn_k.rows);
+    add_bias(s, s->v, l->attn_v_bias, l->attn_v.rows);
     return 0;
 }
 
@@ -42,16 +51,15 @@ static int attention(const llama_model *m, int32_t il, step *s)
     const int64_t n = s->n;
 
     lmk->rms_norm(c, s->h, s->x, l->attn_norm, n, m->n_embd, m->rms_eps);
-    if (project(s, s->q, &l->attn_q, l->attn_q_bias, s->h)) return -1;
-    if (project(s, s->k, &l->attn_k, l->attn_k_bias, s->h)) return -1;
-    if (project(s, s->v, &l->attn_v, l->attn_v_bias, s->h)) return -1;
+    if (project(l, s)) return -1;
 
     lmk->rope(c, s->q, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_PAIRS);
     lmk->rope(c, s->k, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_PAIRS);
     lmk->kv_append(c, il, s->spans, s->n_spans, s->k, s->v);
     lmk->attend(c, s->o, s->q, il, s->spans, s->n_spans, m->n_head, 1.0f / sqrtf((float)m->head_dim), m->window);
 
-    if (project(s, s->h, &l->attn_output, l->attn_output_bias, s->o)) return -1;
+    if (lmk->linear(c, s->h, &l->attn_output, s->o, n)) return -1;
+    add_bias(s, s->h, l->attn_output_bias, m->n_embd);
     lmk->add(c, s->x, s->h, n * m->n_embd);
     return 0;
 }
@@ -63,8 +71,9 @@ static int dense(const llama_model *m, const llama_layer *l, step *s)
     const int64_t n = s->n, ff = l->ffn_down.cols;
     float *gate = floats(c, n * ff), *up = floats(c, n * ff);
     if (!gate || !up) return no_memory(n);
-    if (lmk->linear(c, gate, &l->ffn_gate, s->h, n)) return -1;
-    if (lmk->linear(c, up, &l->ffn_up, s->h, n)) return -1;
+    float *const y[] = { gate, up };
+    const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
+    if (lmk->linear_many(c, y, w, 2, s->h, n)) return -1;
     lmk->silu_mul(c, gate, gate, up, n, ff, ff);
     if (lmk->linear(c, s->h, &l->ffn_down, gate, n)) return -1;
     lmk->add(c, s->x, s->h, n * m->n_embd);

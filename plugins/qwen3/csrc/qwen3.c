@@ -46,9 +46,9 @@ static int project(const qwen3_layer *l, step *s, int64_t nq, int64_t nk, int64_
         columns(s->v, qkv, s->n, nq + nk, nv, nq + nk + nv);
         lmk->release(c, mark);
     } else {
-        if (lmk->linear(c, s->q, &l->attn_q, s->h, s->n)) return -1;
-        if (lmk->linear(c, s->k, &l->attn_k, s->h, s->n)) return -1;
-        if (lmk->linear(c, s->v, &l->attn_v, s->h, s->n)) return -1;
+        float *const y[] = { s->q, s->k, s->v };
+        const lmk_weight *const w[] = { &l->attn_q, &l->attn_k, &l->attn_v };
+        if (lmk->linear_many(c, y, w, 3, s->h, s->n)) return -1;
     }
     if (l->attn_q_bias) lmk->add_bias(c, s->q, l->attn_q_bias, s->n, nq);
     if (l->attn_k_bias) lmk->add_bias(c, s->k, l->attn_k_bias, s->n, nk);
@@ -87,8 +87,9 @@ static int dense(const qwen3_model *m, const qwen3_layer *l, step *s)
     const int64_t n = s->n, ff = l->ffn_down.cols;
     float *gate = floats(c, n * ff), *up = floats(c, n * ff);
     if (!gate || !up) return no_memory(n);
-    if (lmk->linear(c, gate, &l->ffn_gate, s->h, n)) return -1;
-    if (lmk->linear(c, up, &l->ffn_up, s->h, n)) return -1;
+    float *const y[] = { gate, up };
+    const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
+    if (lmk->linear_many(c, y, w, 2, s->h, n)) return -1;
     lmk->silu_mul(c, gate, gate, up, n, ff, ff);
     if (lmk->linear(c, s->h, &l->ffn_down, gate, n)) return -1;
     lmk->add(c, s->x, s->h, n * m->n_embd);

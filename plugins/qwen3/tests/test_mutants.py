@@ -93,7 +93,7 @@ MUTANTS = [
     Mutant("no norm before the head", "lmk->rms_norm(s->c, s->h, s->h, m->output_norm, wanted,", "if (0) lmk->rms_norm("
            "s->c, s->h, s->h, m->output_norm, wanted,"),
     Mutant("head taken as tied", "&m->output,", "&m->token_embd,"),
-    Mutant("values from the keys' weight", "s->v, &l->attn_v,", "s->v, &l->attn_k,"),
+    Mutant("values from the keys' weight", "&l->attn_k, &l->attn_v };", "&l->attn_k, &l->attn_k };"),
     Mutant("no query bias", "if (l->attn_q_bias)", "if (0)"),
     Mutant("no key bias", "if (l->attn_k_bias)", "if (0)"),
     Mutant("no value bias", "if (l->attn_v_bias)", "if (0)"),

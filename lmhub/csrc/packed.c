@@ -1,0 +1,158 @@
+/* packed.c: from a file's blocks to the packed layouts that packed.h describes, in parallel, one group of rows at a time. */
+#include "packed.h"
+
+#include <string.h>
+
+#define EACH_BYTE(byte) ((uint32_t)(byte) * 0x01010101u)
+
+static uint32_t word(const uint8_t *p)
+{
+    uint32_t w;
+    memcpy(&w, p, 4);
+    return w;
+}
+
+/* The low or high nibbles of four bytes */
+static uint32_t nibbles(const uint8_t *p, int high)
+{
+    return word(p) >> (high ? 4 : 0) & EACH_BYTE(15);
+}
+
+/* code[t]: columns 4t to 4t + 3 of the `sub`-th 32 columns of a file's block, one per byte */
+static void read_codes(int32_t type, const uint8_t *b, int sub, uint32_t *code)
+{
+    const uint8_t *low = b;
+    switch (type) {
+    case LMK_Q4_0: case LMK_IQ4_NL: low = b + 2; break;
+    case LMK_Q4_1: low = b + 4; break;
+    case LMK_Q5_0: low = b + 6; break;
+    case LMK_Q5_1: low = b + 8; break;
+    case LMK_MXFP4: low = b + 1; break;
+    case LMK_IQ4_XS: low = b + 8 + 16 * sub; break;
+    case LMK_Q8_0:
+        for (int t = 0; t < 8; t++) code[t] = word(b + 2 + 4 * t) ^ EACH_BYTE(128);
+        return;
+    case LMK_Q4_K:
+        for (int t = 0; t < 8; t++) code[t] = nibbles(b + 16 + sub / 2 * 32 + 4 * t, sub % 2);
+        return;
+    case LMK_Q5_K:
+        for (int t = 0; t < 8; t++)
+            code[t] = nibbles(b + 48 + sub / 2 * 32 + 4 * t, sub % 2) | (word(b + 16 + 4 * t) >> sub & EACH_BYTE(1)) << 4;
+        return;
+    case LMK_Q6_K:
+        for (int t = 0; t < 8; t++)
+            code[t] = nibbles(b + sub / 4 * 64 + sub % 2 * 32 + 4 * t, sub % 4 / 2)
+                    | (word(b + 128 + sub / 4 * 32 + 4 * t) >> sub % 4 * 2 & EACH_BYTE(3)) << 4;
+        return;
+    }
+    for (int t = 0; t < 8; t++) code[t] = nibbles(low + t % 4 * 4, t / 4);
+    if (type == LMK_Q5_0 || type == LMK_Q5_1) {
+        const uint32_t fifth = word(low - 4);
+        for (int t = 0; t < 8; t++) code[t] |= ((fifth >> 4 * t & 15) * 0x00204081u & EACH_BYTE(1)) << 4;
+    }
+}
+
+/* dst: this row's first word in a block's codes */
+static void write_codes(int bits, uint8_t *dst, const uint32_t *code)
+{
+    uint32_t plane[8] = {0};
+    const int n = bits == 8 ? 8 : bits;
+    for (int t = 0; t < 8; t++) {
+        if (bits == 8) plane[t] = code[t];
+        else plane[t % 4] |= (code[t] & EACH_BYTE(15)) << t / 4 * 4;
+        if (bits == 5) plane[4] |= (code[t] >> 4 & EACH_BYTE(1)) << t;
+        if (bits == 6) plane[4 + t / 4] |= (code[t] >> 4 & EACH_BYTE(3)) << t % 4 * 2;
+    }
+    for (int t = 0; t < n; t++) memcpy(dst + t * 64, &plane[t], 4);
+}
+
+/* The 6-bit scale and minimum of block `sub` in the 12 bytes that Q4_K and Q5_K share */
+static void scale_and_min(const uint8_t *s, int sub, uint32_t *scale, uint32_t *min)
+{
+    *scale = sub < 4 ? s[sub] & 63u : (s[sub + 4] & 15u) | (s[sub - 4] >> 2 & 48u);
+    *min = sub < 4 ? s[sub + 4] & 63u : s[sub + 4] >> 4 | (s[sub] >> 2 & 48u);
+}
+
+/* The scales of a file's block as row i of a unit's record */
+static void write_scales(int32_t type, const uint8_t *b, uint8_t *unit, int i)
+{
+    uint8_t *d = unit + 2 * i, *rest = unit + 32 + i;
+    switch (type) {
+    case LMK_MXFP4:
+        unit[i] = b[0];
+        return;
+    case LMK_Q4_1: case LMK_Q5_1:
+        memcpy(d + 32, b + 2, 2);
+        break;
+    case LMK_Q4_K: case LMK_Q5_K:
+        memcpy(d + 32, b + 2, 2);
+        for (int sub = 0; sub < 8; sub++) {
+            uint32_t scale, min;
+            scale_and_min(b + 4, sub, &scale, &min);
+            rest[32 + 16 * sub] = (uint8_t)((scale & 15) | min << 4);
+            uint8_t *high = rest + 160 + sub % 4 * 16;
+            *high = (uint8_t)((sub < 4 ? 0 : *high) | (scale >> 4 | min >> 4 << 2) << sub / 4 * 4);
+        }
+        break;
+    case LMK_Q6_K:
+        for (int s = 0; s < 16; s++) rest[16 * s] = b[192 + s];
+        memcpy(d, b + 208, 2);
+        return;
+    case LMK_IQ4_XS:
+        for (int s = 0; s < 4; s++) {
+            const int low = b[4 + s / 2] >> s % 2 * 4 & 15, high = b[6 + s / 2] >> s % 2 * 4 & 15;
+            rest[16 * s] = (uint8_t)(low | high << 4);
+        }
+        rest[64] = b[2];
+        rest[80] = b[3];
+        break;
+    }
+    memcpy(d, b, 2);
+}
+
+typedef struct pack_job {
+    const lmk_weight *w;
+    uint8_t *dst;
+} pack_job;
+
+static void pack_groups(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const pack_job *job = arg;
+    const lmk_weight *w = job->w;
+    const lmk_form f = lmk_form_of(w->type);
+    const int64_t groups = lmk_groups(w->rows), size = lmk_group_bytes(f, w->cols), codes = lmk_code_bytes(f, w->cols);
+    const int64_t n_units = w->cols / f.unit, bytes = lmk_type_bytes(w->type);
+    for (int64_t g = begin; g < end; g++) {
+        uint8_t *dst = job->dst + g * size;
+        const int64_t first = g % groups * LMK_GROUP, count = lmk_min(LMK_GROUP, w->rows - first);
+        const uint8_t *src = (const uint8_t *)w->data + (g / groups * w->rows + first) * n_units * bytes;
+        if (count < LMK_GROUP) memset(dst, 0, (size_t)size);
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t u = 0; u < n_units; u++, src += bytes) {
+                write_scales(w->type, src, dst + codes + u * f.unit_bytes, (int)i);
+                for (int sub = 0; sub < f.unit / LMK_BLOCK; sub++) {
+                    uint32_t code[8];
+                    read_codes(w->type, src, sub, code);
+                    write_codes(f.bits, dst + (u * (f.unit / LMK_BLOCK) + sub) * 64 * f.bits + i * 4, code);
+                }
+            }
+    }
+}
+
+int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert)
+{
+    const lmk_form f = lmk_form_of(type);
+    if (!f.bits || cols % f.unit || rows < 1 || cols < 1 || n_expert < 1) return 0;
+    return n_expert * lmk_groups(rows) * lmk_group_bytes(f, cols);
+}
+
+int lmk_pack(const lmk_weight *w, void *dst)
+{
+    if (!lmk_packed_bytes(w->type, w->rows, w->cols, w->n_expert))
+        return lmk_fail("Weights of type %d and %lld columns have no packed layout; use them as they are.", w->type,
+                        (long long)w->cols);
+    pack_job job = { w, dst };
+    lmk_parallel(lmk_threads(), w->n_expert * lmk_groups(w->rows), 4, pack_groups, &job);
+    return 0;
+}

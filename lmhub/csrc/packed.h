@@ -1,0 +1,96 @@
+/* packed.h: the packed layouts, for those who write them (packed.c) and those who read them (quants.h, level_*.c).
+ *
+ * A matrix is a run of groups of 16 output rows, the last one padded with zeros. A group has the bits per weight of the
+ * file, in another order: first the codes of each block of 32 columns, then the scales of each unit of 32 or 256 columns;
+ * its size is rounded up to 64 bytes.
+ *
+ * The codes of a block are eight vectors of 64 bytes, each 4 consecutive columns of each of the 16 rows, which is what
+ * `vpdpbusd` multiplies. Codes of 8 bits (Q8_0, stored as w + 128) lie there as they are. Shorter ones are unsigned and
+ * split: four vectors hold the low 4 bits (vector t in the low nibbles, t + 4 in the high ones), then come planes of the
+ * remaining bits: the fifth bits in one vector (bit t of a byte belongs to vector t), or the fifth and sixth in two (bits
+ * 2 * (t % 4) of the byte in plane t / 4).
+ *
+ * Scales of a unit, each field (16) with one value per row:
+ *   Q4_0 Q5_0 IQ4_NL Q8_0   F16 d
+ *   Q4_1 Q5_1               F16 d, F16 minimum
+ *   MXFP4                   u8 exponent
+ *   Q4_K Q5_K               F16 d, F16 dmin, u8[8] low nibbles of scale and minimum of each block, u8[4] their high two
+ *                           bits, each, of block b in the low nibble and of b + 4 in the high one
+ *   Q6_K                    F16 d, i8[16] scale of each 16 columns
+ *   IQ4_XS                  F16 d, u8[4] low nibbles of the scales of blocks b and b + 4, u8[2] high two bits of four each
+ */
+#ifndef LMK_PACKED_H
+#define LMK_PACKED_H
+
+#include "core.h"
+
+enum { LMK_Q4_0 = 2, LMK_Q4_1 = 3, LMK_Q5_0 = 6, LMK_Q5_1 = 7, LMK_Q4_K = 12, LMK_Q5_K = 13, LMK_Q6_K = 14, LMK_IQ4_NL = 20,
+       LMK_IQ4_XS = 23, LMK_MXFP4 = 39 };
+
+typedef struct lmk_form {          /* of a type's packed layout; all zero where it has none */
+    int bits;                      /* of a code */
+    int offset;                    /* 1: codes stand for code - 2^(bits - 1), or for what a table says */
+    int table;                     /* 1: codes are indices */
+    int mins;                      /* 1: every block has a minimum, which is added */
+    int steps;                     /* scales per block of 32 */
+    int unit, unit_bytes;          /* columns that share a record of scales, and its size for 16 rows */
+} lmk_form;
+
+static inline __attribute__((always_inline)) lmk_form lmk_form_of(int32_t type)
+{
+    switch (type) {
+    case LMK_Q4_0: return (lmk_form){ 4, 1, 0, 0, 1, 32, 32 };
+    case LMK_Q4_1: return (lmk_form){ 4, 0, 0, 1, 1, 32, 64 };
+    case LMK_Q5_0: return (lmk_form){ 5, 1, 0, 0, 1, 32, 32 };
+    case LMK_Q5_1: return (lmk_form){ 5, 0, 0, 1, 1, 32, 64 };
+    case LMK_Q8_0: return (lmk_form){ 8, 1, 0, 0, 1, 32, 32 };
+    case LMK_Q4_K: return (lmk_form){ 4, 0, 0, 1, 1, 256, 256 };
+    case LMK_Q5_K: return (lmk_form){ 5, 0, 0, 1, 1, 256, 256 };
+    case LMK_Q6_K: return (lmk_form){ 6, 1, 0, 0, 2, 256, 288 };
+    case LMK_IQ4_NL: return (lmk_form){ 4, 1, 1, 0, 1, 32, 32 };
+    case LMK_IQ4_XS: return (lmk_form){ 4, 1, 1, 0, 1, 256, 128 };
+    case LMK_MXFP4: return (lmk_form){ 4, 1, 1, 0, 1, 32, 16 };
+    }
+    return (lmk_form){ 0, 0, 0, 0, 0, 0, 0 };
+}
+
+static inline int64_t lmk_code_bytes(lmk_form f, int64_t cols) { return cols / LMK_BLOCK * 64 * f.bits; }
+
+static inline int64_t lmk_group_bytes(lmk_form f, int64_t cols)
+{
+    return (lmk_code_bytes(f, cols) + cols / f.unit * f.unit_bytes + 63) / 64 * 64;
+}
+
+#define LMK_PANEL_ROWS 12          /* rows of x from which on a panel pays */
+
+/* A panel is a group's codes as bytes and its scales as floats: for each block of 32 columns 8 vectors, then for each block
+ * 1 or 2 x 16 scales, then 16 minimums where the type has them. Scales and minimums together are never more than 32. */
+#define LMK_PANEL_BLOCK (LMK_BLOCK * LMK_GROUP + 2 * LMK_GROUP * (int)sizeof(float))
+
+static inline __attribute__((always_inline)) float *lmk_panel_scales(const uint8_t *panel, int64_t k)
+{
+    return (float *)(uintptr_t)(panel + k * LMK_GROUP);
+}
+
+static inline __attribute__((always_inline)) float *lmk_panel_mins(lmk_form f, const uint8_t *panel, int64_t k)
+{
+    return lmk_panel_scales(panel, k) + k / LMK_BLOCK * f.steps * LMK_GROUP;
+}
+
+/* A group of any packed type by dot_q8 or dot_packed */
+static inline void lmk_dot_group(const lmk_kernels *kernels, int32_t type, float *const *y, int64_t i0, int n_out,
+                                 const uint8_t *w, const lmk_q8_block *const *x, int64_t n_x, int64_t k, uint8_t *panel)
+{
+    if (type == LMK_Q8_0)
+        kernels->dot_q8(y, i0, n_out, w, (const uint16_t *)(const void *)(w + k * LMK_GROUP), x, n_x, k);
+    else
+        kernels->dot_packed(type, y, i0, n_out, w, x, n_x, k, panel);
+}
+
+#if defined(__x86_64__)
+void lmk_expand_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k);      /* level_avx512.c */
+#endif
+
+static inline int64_t lmk_groups(int64_t rows) { return (rows + LMK_GROUP - 1) / LMK_GROUP; }
+
+#endif

@@ -1,0 +1,214 @@
+/* quants.h: products with packed weights of fewer than 8 bits, written once over codes_*.h and compiled once per level.
+ *
+ * For one row of activations and one of outputs, whatever the path: the blocks of 32 columns in order,
+ *
+ *     acc = fma(float(integer dot), scale * scale_x, acc)         twice where 16 columns share a scale
+ *     low = fma(minimum, scale_x * (sum of x's integers), low)    for types that have minimums
+ *
+ * and y = acc + low. Codes with an offset are scaled up to w + 128 in 8 bits, and their scales down by the same power of
+ * two, so that they look like Q8_0's. Few rows take the codes as they unpack them; for many, a group is unpacked once
+ * into a panel of bytes and floats that stays in cache.
+ */
+#include "packed.h"
+
+#define Q_AHEAD 2048               /* how many bytes ahead of the block in work codes are asked for */
+
+static const uint8_t q_iq4_wide[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
+static const uint8_t q_iq4_signed[16] = { 129, 152, 173, 191, 207, 221, 234, 246, 1, 13, 25, 38, 53, 69, 89, 113 };
+static const uint8_t q_e2m1[16] = { 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4 };       /* plus 16 */
+static const uint8_t q_e2m1_wide[16] = { 128, 136, 144, 152, 160, 176, 192, 224, 128, 120, 112, 104, 96, 80, 64, 32 };
+
+/* By how many bits integer products are larger than those of the values that scales are meant for */
+ALWAYS int q_shift(const int32_t type)
+{
+    const lmk_form f = lmk_form_of(type);
+    return type == LMK_MXFP4 ? 3 : f.offset && !f.table ? 8 - f.bits : 0;
+}
+
+/* The largest code where codes are not WIDE_CODES, 0 for signed ones */
+ALWAYS int q_most(const int32_t type)
+{
+    const lmk_form f = lmk_form_of(type);
+    return type == LMK_MXFP4 ? 28 : f.table ? 0 : (1 << f.bits) - 1;
+}
+
+/* codes[8]: the codes of the block at p */
+ALWAYS void q_codes(const int32_t type, const uint8_t *p, b64 *codes)
+{
+    const lmk_form f = lmk_form_of(type);
+    const int s = WIDE_CODES && !f.table ? q_shift(type) : 0;
+    const uint8_t *table = type == LMK_MXFP4 ? (WIDE_CODES ? q_e2m1_wide : q_e2m1) : (WIDE_CODES ? q_iq4_wide : q_iq4_signed);
+#pragma GCC unroll 8
+    for (int t = 0; t < 8; t++) {
+        b64 c = b_and(b_move(b_load(p + t % 4 * 64), s - t / 4 * 4), 15 << s);
+        if (f.bits == 5) c = b_or(c, b_and(b_move(b_load(p + 256), s + 4 - t), 16 << s));
+        if (f.bits == 6) c = b_or(c, b_and(b_move(b_load(p + 256 + t / 4 * 64), s + 4 - t % 4 * 2), 48 << s));
+        codes[t] = f.table ? b_table(c, table) : c;
+    }
+}
+
+ALWAYS v16 q_half(const uint8_t *p)
+{
+    uint16_t h[16];
+    memcpy(h, p, sizeof h);
+    return v_load_f16(h);
+}
+
+/* Field of `bits` bits, moved to where it belongs */
+ALWAYS i16x q_field(i16x v, int from, int bits, int to)
+{
+    return i_left(i_and(i_right(v, from), i_set((1u << bits) - 1)), to);
+}
+
+/* scale (16 per step), min (16 per block): those of the blocks of a unit, from its record */
+ALWAYS void q_scales(const int32_t type, const uint8_t *unit, float *scale, float *min)
+{
+    const v16 down = v_set(1.0f / (float)(1 << q_shift(type)));
+    if (type == LMK_MXFP4) {       /* 2^(e - 128) in two factors, the second with `down`: each is a normal number */
+        const i16x e = i_load_u8(unit), half = i_half(e);
+        const v16 a = i_float(i_exponent(i_add(half, i_set(63))));
+        v_store(scale, v_mul(a, i_float(i_exponent(i_add(i_sub(e, half), i_set(60))))));
+        return;
+    }
+    const v16 d = q_half(unit);
+    if (type == LMK_Q4_1 || type == LMK_Q5_1) v_store(min, q_half(unit + 32));
+    if (lmk_form_of(type).unit == 32) v_store(scale, v_mul(d, down));
+    if (type == LMK_Q4_K || type == LMK_Q5_K) {
+        const v16 dmin = v_sub(v_set(0.0f), q_half(unit + 32));
+        for (int b = 0; b < 8; b++) {
+            const i16x low = i_load_u8(unit + 64 + 16 * b), high = i_load_u8(unit + 192 + b % 4 * 16);
+            const i16x s = i_add(q_field(low, 0, 4, 0), q_field(high, b / 4 * 4, 2, 4));
+            const i16x m = i_add(q_field(low, 4, 4, 0), q_field(high, b / 4 * 4 + 2, 2, 4));
+            v_store(scale + 16 * b, v_mul(d, i_to_float(s)));
+            v_store(min + 16 * b, v_mul(dmin, i_to_float(m)));
+        }
+    }
+    if (type == LMK_Q6_K)
+        for (int s = 0; s < 16; s++)
+            v_store(scale + 16 * s, v_mul(v_mul(d, down), i_to_float(i_load_i8((const int8_t *)unit + 32 + 16 * s))));
+    if (type == LMK_IQ4_XS)
+        for (int b = 0; b < 8; b++) {
+            const i16x low = i_load_u8(unit + 32 + b % 4 * 16), high = i_load_u8(unit + 96 + b / 4 * 16);
+            const i16x s = i_add(q_field(low, b / 4 * 4, 4, 0), q_field(high, b % 4 * 2, 2, 4));
+            v_store(scale + 16 * b, v_mul(d, i_to_float(i_sub(s, i_set(32)))));
+        }
+}
+
+/* One block times nx rows of x */
+ALWAYS void q_block(const int32_t type, const b64 *codes, const float *scale, const float *min, const lmk_q8_block *const *x,
+                    int64_t b, v16 *acc, v16 *low, const int nx)
+{
+    const lmk_form f = lmk_form_of(type);
+    const int most = q_most(type), shift = q_shift(type);
+    for (int j = 0; j < nx; j++) {
+        const lmk_q8_block *xb = &x[j][b];
+        const v16 sx = v_set(xb->scale);
+        if (f.steps == 2) {
+            const i16x dot0 = b_dot(codes, 4, xb->q, xb->half, most, shift);
+            const i16x dot1 = b_dot(codes + 4, 4, xb->q + 16, xb->correction - xb->half, most, shift);
+            acc[j] = v_fma(i_to_float(dot0), v_mul(v_load(scale), sx), acc[j]);
+            acc[j] = v_fma(i_to_float(dot1), v_mul(v_load(scale + 16), sx), acc[j]);
+        } else {
+            const i16x dot = b_dot(codes, 8, xb->q, f.offset ? xb->correction : 0, most, shift);
+            acc[j] = v_fma(i_to_float(dot), v_mul(v_load(scale), sx), acc[j]);
+        }
+        if (f.mins) low[j] = v_fma(v_load(min), v_set(xb->sum), low[j]);
+    }
+}
+
+ALWAYS void q_finish(const int32_t type, float *const *y, int64_t i0, int n_out, const v16 *acc, const v16 *low, const int nx)
+{
+    for (int j = 0; j < nx; j++) v_store_part(y[j] + i0, lmk_form_of(type).mins ? v_add(acc[j], low[j]) : acc[j], n_out);
+}
+
+/* nx rows of x straight from the packed group */
+ALWAYS void q_direct(const int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *group,
+                     const lmk_q8_block *const *x, int64_t k, const int nx)
+{
+    const lmk_form f = lmk_form_of(type);
+    const uint8_t *unit = group + lmk_code_bytes(f, k);
+    const int64_t size = lmk_group_bytes(f, k);
+    v16 acc[8], low[8];
+    for (int j = 0; j < nx; j++) acc[j] = low[j] = v_set(0.0f);
+    for (int64_t b = 0; b < k / LMK_BLOCK; unit += f.unit_bytes) {
+        float scale[16 * 16], min[8 * 16];
+        for (int t = 0; t < f.unit_bytes; t += 64) __builtin_prefetch(unit + size + t);
+        q_scales(type, unit, scale, min);
+        for (int i = 0; i < f.unit / LMK_BLOCK; i++, b++, group += 64 * f.bits) {
+            b64 codes[8];
+            for (int t = 0; t < f.bits; t++) __builtin_prefetch(group + 64 * t + Q_AHEAD);
+            q_codes(type, group, codes);
+            q_block(type, codes, scale + 16 * i * f.steps, min + 16 * i, x, b, acc, low, nx);
+        }
+    }
+    q_finish(type, y, i0, n_out, acc, low, nx);
+}
+
+ALWAYS void q_expand(const int32_t type, uint8_t *panel, const uint8_t *group, int64_t k)
+{
+    const lmk_form f = lmk_form_of(type);
+    const uint8_t *unit = group + lmk_code_bytes(f, k);
+    float *scale = lmk_panel_scales(panel, k), *min = lmk_panel_mins(f, panel, k);
+    for (int64_t b = 0; b < k / LMK_BLOCK; b++, group += 64 * f.bits, panel += 512) {
+        b64 codes[8];
+        if (b % (f.unit / LMK_BLOCK) == 0) {
+            q_scales(type, unit, scale, min);
+            unit += f.unit_bytes;
+            scale += f.unit / LMK_BLOCK * f.steps * 16;
+            min += f.unit / LMK_BLOCK * 16;
+        }
+        q_codes(type, group, codes);
+        for (int t = 0; t < 8; t++) b_store(panel + 64 * t, codes[t]);
+    }
+}
+
+ALWAYS void q_panel(const int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *panel,
+                    const lmk_q8_block *const *x, int64_t k, const int nx)
+{
+    const lmk_form f = lmk_form_of(type);
+    const float *scale = lmk_panel_scales(panel, k), *min = lmk_panel_mins(f, panel, k);
+    v16 acc[8], low[8];
+    for (int j = 0; j < nx; j++) acc[j] = low[j] = v_set(0.0f);
+    for (int64_t b = 0; b < k / LMK_BLOCK; b++, panel += 512, scale += 16 * f.steps, min += 16) {
+        b64 codes[8];
+        for (int t = 0; t < 8; t++) codes[t] = b_load(panel + 64 * t);
+        q_block(type, codes, scale, min, x, b, acc, low, nx);
+    }
+    q_finish(type, y, i0, n_out, acc, low, nx);
+}
+
+ALWAYS void q_dot(const int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *group,
+                  const lmk_q8_block *const *x, int64_t n_x, int64_t k, uint8_t *panel)
+{
+    int64_t j = 0;
+    if (n_x >= LMK_PANEL_ROWS) {
+        q_expand(type, panel, group, k);
+        for (; j + Q_ROWS <= n_x; j += Q_ROWS) q_panel(type, y + j, i0, n_out, panel, x + j, k, Q_ROWS);
+        for (; j < n_x; j++) q_panel(type, y + j, i0, n_out, panel, x + j, k, 1);
+        return;
+    }
+    for (; j + Q_ROWS / 2 <= n_x; j += Q_ROWS / 2) q_direct(type, y + j, i0, n_out, group, x + j, k, Q_ROWS / 2);
+    for (; j < n_x; j++) q_direct(type, y + j, i0, n_out, group, x + j, k, 1);
+}
+
+/* case T: `call` with `type` replaced by the constant T, which is what makes it fast */
+#ifdef Q_PLAIN                     /* one body for all types */
+#define Q_EACH_TYPE(call) call(type);
+#else
+#define Q_CASE(type, call) \
+    case type: call(type); break;
+#define Q_EACH_TYPE(call)                                                                          \
+    switch (type) {                                                                                \
+        Q_CASE(LMK_Q4_0, call) Q_CASE(LMK_Q4_1, call) Q_CASE(LMK_Q5_0, call) Q_CASE(LMK_Q5_1, call) \
+        Q_CASE(LMK_Q4_K, call) Q_CASE(LMK_Q5_K, call) Q_CASE(LMK_Q6_K, call)                       \
+        Q_CASE(LMK_IQ4_NL, call) Q_CASE(LMK_IQ4_XS, call) Q_CASE(LMK_MXFP4, call)                  \
+    }
+#endif
+
+static void dot_packed(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *group,
+                       const lmk_q8_block *const *x, int64_t n_x, int64_t k, uint8_t *panel)
+{
+#define DOT(type) q_dot(type, y, i0, n_out, group, x, n_x, k, panel)
+    Q_EACH_TYPE(DOT)
+#undef DOT
+}

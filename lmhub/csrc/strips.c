@@ -1,0 +1,129 @@
+/* strips.c: packed products of many rows, on levels with a kernel for strips of rows.
+ *
+ * The rows of every segment are laid out in strips; a task is then all strips of one segment times two groups of outputs.
+ * A segment is cut where its strips would not stay in the second-level cache. Segments of few rows go without.
+ */
+#include "packed.h"
+
+#define STRIPS_BYTES ((int64_t)5 << 18)    /* strips that a task reads again and again */
+
+typedef struct strip {             /* slots [first, first + count) */
+    int64_t first, count;
+} strip;
+
+typedef struct part {              /* of a segment */
+    lmk_segment s;
+    const uint8_t *strips;         /* NULL: few rows */
+} part;
+
+struct lmk_strips {
+    const lmk_kernels *kernels;
+    const lmk_q8_block *const *x;
+    int64_t cols, n_parts, n_strips, strip_bytes;
+    part *parts;
+    strip *strips;
+    uint8_t *memory;               /* (n_strips, strip_bytes) */
+};
+
+typedef struct strips_job {
+    const lmk_strips *of;
+    const lmk_weight *w;
+    float *const *y;
+    uint8_t *panels;               /* (threads, 2, panel_bytes), unless the type is Q8_0 */
+    int64_t groups, pairs;         /* per matrix */
+    int64_t group_bytes, panel_bytes, n_tasks;
+    int width;
+} strips_job;
+
+static void lay_out(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const lmk_strips *s = arg;
+    for (int64_t i = begin; i < end; i++)
+        s->kernels->strip(s->memory + i * s->strip_bytes, s->x + s->strips[i].first, s->strips[i].count, s->cols);
+}
+
+/* Cuts segments into parts of about the same size, at most `most` rows, and those of many rows into strips. */
+static void cut(lmk_strips *s, const lmk_segment *segments, int64_t n_segments, int64_t most)
+{
+    for (int64_t i = 0; i < n_segments; i++) {
+        const int64_t n_parts = (segments[i].count + most - 1) / most, even = (segments[i].count + n_parts - 1) / n_parts;
+        const int64_t rows = (even + LMK_STRIP_ROWS - 1) / LMK_STRIP_ROWS * LMK_STRIP_ROWS;
+        for (int64_t done = 0, n; done < segments[i].count; done += n) {
+            n = lmk_min(rows, segments[i].count - done);
+            part *p = &s->parts[s->n_parts++];
+            *p = (part){ .s = { .expert = segments[i].expert, .first = segments[i].first + done, .count = n } };
+            if (n < LMK_MANY) continue;
+            p->strips = s->memory + s->n_strips * s->strip_bytes;
+            for (int64_t j = 0; j < n; j += LMK_STRIP_ROWS)
+                s->strips[s->n_strips++] = (strip){ p->s.first + j, lmk_min(LMK_STRIP_ROWS, n - j) };
+        }
+    }
+}
+
+lmk_strips *lmk_lay_out(lmk_ctx *c, const lmk_q8_block *const *x, int64_t cols, const lmk_segment *segments,
+                        int64_t n_segments, int64_t n_slots)
+{
+    const int64_t strip_bytes = cols / LMK_BLOCK * (LMK_STRIP_BLOCK + LMK_STRIP_EXTRA);
+    const int64_t most = lmk_max(4, STRIPS_BYTES / (cols / LMK_BLOCK * LMK_STRIP_BLOCK)) * LMK_STRIP_ROWS;
+    const int64_t max_strips = n_segments + n_slots / LMK_STRIP_ROWS, max_parts = n_segments + n_slots / most;
+    lmk_strips *s = lmk_alloc(c, sizeof *s);
+    if (!s) return NULL;
+    *s = (lmk_strips){ .kernels = c->kernels, .x = x, .cols = cols, .strip_bytes = strip_bytes };
+    s->parts = lmk_alloc(c, (size_t)max_parts * sizeof *s->parts);
+    s->strips = lmk_alloc(c, (size_t)max_strips * sizeof *s->strips);
+    s->memory = lmk_alloc(c, (size_t)(max_strips * strip_bytes));
+    if (!s->parts || !s->strips || !s->memory) return NULL;
+    cut(s, segments, n_segments, most);
+    lmk_parallel(lmk_threads(), s->n_strips, 4, lay_out, s);
+    return s;
+}
+
+static const uint8_t *weights(const strips_job *job, int64_t task)
+{
+    const int32_t expert = job->of->parts[task / job->pairs].s.expert;
+    return (const uint8_t *)job->w->packed + (expert * job->groups + task % job->pairs * 2) * job->group_bytes;
+}
+
+static void multiply(void *arg, int64_t begin, int64_t end, int thread)
+{
+    const strips_job *job = arg;
+    const lmk_kernels *kernels = job->of->kernels;
+    uint8_t *panels = job->panels ? job->panels + thread * 2 * job->panel_bytes : NULL;
+    const int64_t cols = job->w->cols, rows = job->w->rows;
+    for (int64_t t = begin; t < end; t++) {
+        const part *p = &job->of->parts[t / job->pairs];
+        float *const *y = job->y + p->s.first;
+        const int64_t i0 = t % job->pairs * 2 * LMK_GROUP;
+        const uint8_t *w = weights(job, t);
+        if (p->strips) {
+            /* The next task, or the one that this thread will most likely take when its chunk is done. */
+            const int64_t ahead = t + 1 < end ? t + 1 : end + (job->width - 1) * (end - begin);
+            const int both = ahead < job->n_tasks && ahead % job->pairs * 2 + 1 < job->groups;
+            kernels->dot_strips(job->w->type, y, i0, (int)lmk_min(2 * LMK_GROUP, rows - i0), w, job->group_bytes, p->strips,
+                                p->s.count, cols, both ? weights(job, ahead) : NULL, panels);
+        } else {
+            for (int64_t i = i0; i < lmk_min(i0 + 2 * LMK_GROUP, rows); i += LMK_GROUP, w += job->group_bytes)
+                lmk_dot_group(kernels, job->w->type, y, i, (int)lmk_min(LMK_GROUP, rows - i), w, job->of->x + p->s.first,
+                              p->s.count, cols, panels);
+        }
+    }
+}
+
+int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, float *const *y)
+{
+    strips_job *job = lmk_alloc(c, sizeof *job);
+    if (!job) return -1;
+    *job = (strips_job){ .of = s, .w = w, .y = y, .width = lmk_threads() };
+    job->group_bytes = lmk_group_bytes(lmk_form_of(w->type), w->cols);
+    job->panel_bytes = w->cols / LMK_BLOCK * LMK_PANEL_BLOCK;
+    if (w->type != LMK_Q8_0) {
+        job->panels = lmk_alloc(c, (size_t)(job->width * 2 * job->panel_bytes));
+        if (!job->panels) return -1;
+    }
+    job->groups = lmk_groups(w->rows);
+    job->pairs = (job->groups + 1) / 2;
+    job->n_tasks = s->n_parts * job->pairs;
+    *work = (lmk_work){ multiply, job, job->n_tasks };
+    return 0;
+}
