@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sys
 from collections import Counter
@@ -371,7 +372,10 @@ async def under_load(make: Callable[..., Any], model: Path, folder: Path, n: int
     assert counts["restarts"] == 2
     assert sum(counts.values()) - counts["came again"] - counts["restarts"] == n + 2 * (n // 2)
     before, after = prints
-    assert after.threads <= before.threads and after.files <= before.files
+    aside = min(
+        32, (os.cpu_count() or 1) + 4
+    )  # the event loop's pool for heavy work makes its threads as it needs them
+    assert after.threads <= before.threads + aside and after.files <= before.files
     assert after.rss_kb - before.rss_kb < 8 << 10
     assert "Traceback" not in server.log.read_text()
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".tmp")]
