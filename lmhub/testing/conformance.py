@@ -141,6 +141,8 @@ class FamilyConformance:
         try:
             model = drive.load(self.plugin, path, N_CTX, kv_dtype="q8_0")
         except KernelError as error:
+            if "multiples of 32" not in str(error):  # any other refusal is a fault
+                raise
             pytest.skip(str(error))
         tokens = drive.random_tokens(70, model.n_vocab)
         state, target, other = (model.new_state(N_CTX) for _ in range(3))
