@@ -34,7 +34,7 @@ serve: $(VENV)/ready  ## make serve MODEL=file.gguf [ARGS="--port 9000"]
 	$(BIN)/lmhub serve $(MODEL) $(ARGS)
 
 test: $(VENV)/ready  ## every test that needs no download
-	$(BIN)/pytest -q -m "not real_model and not clients and not load" $(ARGS)
+	$(BIN)/pytest -q -n auto --dist worksteal -m "not real_model and not clients and not load" $(ARGS)
 
 load: $(VENV)/ready  ## 500 requests over 32 connections, with hang-ups and restarts; and 500 timetables of the engine
 	$(BIN)/pytest -q -s -m load $(ARGS)
