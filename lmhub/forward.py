@@ -7,7 +7,6 @@ Knows no architecture: the family hands over its ffi and a function of (spans, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from lmhub.errors import KernelError, PromptTooLong, RequestError
 from lmhub.family import KVDtype, LoadOptions
 from lmhub.gguf import GGUFFile
-from lmhub.kv import KVState
-from lmhub.model import Chunk, MemoryPlan
+from lmhub.kv import KVGroups, KVState, Layers
+from lmhub.model import Chunk, MemoryPlan, State
 from lmhub.native import check, lib
 from lmhub.weights import packed_bytes
 
@@ -26,27 +25,26 @@ StepFunction = Callable[[Any, int, Any, int, Any], int]
 _WANT = {"none": lib.LMK_WANT_NONE, "last": lib.LMK_WANT_LAST, "all": lib.LMK_WANT_ALL}
 
 
-@dataclass(frozen=True, slots=True)
 class Geometry:
-    """The shape of a model's KV cache, apart from its capacity. All layers are alike.
+    """The shape of a model's KV cache, apart from its capacity: one group of layers, or several that differ.
 
     Raises KernelError for a dtype that does not fit the head dimensions.
     """
 
-    n_layer: int
-    n_kv: int
-    k_dim: int
-    v_dim: int
-    dtype: KVDtype
+    def __init__(self, dtype: KVDtype, *groups: Layers):
+        self.dtype, self.groups = dtype, groups
+        self._nbytes(1)
 
-    def __post_init__(self) -> None:
-        KVState.nbytes_for(self.n_layer, self.n_kv, self.k_dim, self.v_dim, 1, self.dtype)
-
-    def state(self, n_ctx: int) -> KVState:
+    def state(self, n_ctx: int) -> KVState | KVGroups:
         """An empty cache of `n_ctx` positions. Raises KernelError when that is not possible."""
         if n_ctx < 1:
             raise KernelError(f"A context of {n_ctx} positions is not possible; choose at least 1.")
-        return KVState(self.n_layer, self.n_kv, self.k_dim, self.v_dim, n_ctx, self.dtype)
+        states = [KVState(*group, n_ctx, self.dtype) for group in self.groups]
+        return states[0] if len(states) == 1 else KVGroups(states)
+
+    def fits(self, state: State) -> bool:
+        """Whether C may write this model's keys and values there."""
+        return isinstance(state, KVState | KVGroups) and state.layers == self.groups
 
     def plan(self, file: GGUFFile, options: LoadOptions, tables: Iterable[str] = ()) -> MemoryPlan:
         """What loading the file takes, when each sequence has one such cache.
@@ -55,8 +53,11 @@ class Geometry:
         """
         packed = sum(packed_bytes(tensor) for name, tensor in file.tensors.items() if name not in tables)
         mapped = sum(tensor.nbytes for tensor in file.tensors.values())
-        state = KVState.nbytes_for(self.n_layer, self.n_kv, self.k_dim, self.v_dim, options.n_ctx, self.dtype)
-        return MemoryPlan(mapped, packed, state)
+        return MemoryPlan(mapped, packed, self._nbytes(options.n_ctx))
+
+    def _nbytes(self, n_ctx: int) -> int:
+        """Bytes of a cache of `n_ctx` positions."""
+        return sum(KVState.nbytes_for(*group, n_ctx, self.dtype) for group in self.groups)
 
 
 class RaggedForward:
@@ -111,7 +112,7 @@ class RaggedForward:
             if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= self._n_vocab:
                 raise RequestError(f"A token id is not a whole number from 0 to {self._n_vocab - 1}; check the prompt.")
             state = chunk.state
-            if not (isinstance(state, KVState) and self._fits(state)):
+            if not self._geometry.fits(state):
                 raise RequestError("A state belongs to another model; make one with new_state of this model.")
             if state.n_tokens + len(ids) > state.capacity:
                 raise PromptTooLong(
@@ -120,11 +121,6 @@ class RaggedForward:
                 )
             out.append(ids)
         return out
-
-    def _fits(self, state: KVState) -> bool:
-        """Whether C may write this model's keys and values there."""
-        c, own = state.c, self._geometry
-        return (c.n_layer, c.n_kv, c.k_dim, c.v_dim) == (own.n_layer, own.n_kv, own.k_dim, own.v_dim)
 
     def close(self) -> None:
         """Run no more steps: the weights are about to go."""

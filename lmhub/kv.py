@@ -1,4 +1,5 @@
-"""The state of families whose memory is a KV cache and nothing else: `KVState`, behind the C struct `lmk_kv`.
+"""The state of families whose memory is a KV cache and nothing else: `KVState`, behind the C struct `lmk_kv`, and
+`KVGroups`, several of them, for models whose layers are not all alike.
 
 Knows no model and no file. The kernels read and write the cache, and `csrc/cache.c` moves its rows. This owns the
 memory, which commits page by page as it fills, and holds every position to its bounds before C sees it.
@@ -7,6 +8,7 @@ memory, which commits page by page as it fills, and holds every position to its 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +36,15 @@ MAX_KEY = 1024
 """Dimensions of a key up to which the integer products of attention (csrc/attend_float.h) fit their 32 bits."""
 
 
+class Layers(NamedTuple):
+    """Attention layers that are alike: how many there are, their key and value heads, and the dimensions of these."""
+
+    n_layer: int
+    n_kv: int
+    k_dim: int
+    v_dim: int
+
+
 class KVState(State):
     """One sequence's keys and values over `n_layer` attention layers of one geometry.
 
@@ -46,6 +57,7 @@ class KVState(State):
         element = ELEMENTS[dtype]
         self.n_tokens = 0
         self.capacity = capacity
+        self.layers = (Layers(n_layer, n_kv, k_dim, v_dim),)
         self.row_nbytes = self.nbytes_for(n_layer, n_kv, k_dim, v_dim, 1, dtype)
         self.layout = _layout(n_layer, n_kv, k_dim, v_dim, dtype)
         self._memory = pages(nbytes)
@@ -125,13 +137,80 @@ class KVState(State):
         """`State.write_rows`. Raises KernelError for what is not a whole number of rows as well."""
         n, rest = divmod(rows.nbytes, self.row_nbytes)
         if rest or rows.dtype != np.uint8 or not rows.flags.c_contiguous:
-            raise KernelError(f"{rows.nbytes} bytes are not rows of {self.row_nbytes}; they come from another cache.")
+            raise _not_rows(rows, self.row_nbytes)
         if self.n_tokens + n > self.capacity:
             raise KernelError(
                 f"{n} rows do not fit behind {self.n_tokens} in a cache of {self.capacity}; use a larger context."
             )
         lib.lmk_kv_write(self.c, self.n_tokens, n, ffi.from_buffer(rows))
         self.n_tokens += n
+
+
+class KVGroups(State):
+    """One sequence's keys and values where layers differ in geometry: one `KVState` for each group that is alike.
+
+    `address` is that of an array of `lmk_kv`, one for each of `groups`: a family's C finds group i at `span->kv + i`.
+    """
+
+    def __init__(self, groups: Sequence[KVState]):
+        self.groups = tuple(groups)
+        self.layers = tuple(layers for group in groups for layers in group.layers)
+        self.capacity = min(group.capacity for group in groups)
+        self.row_nbytes = sum(group.row_nbytes for group in groups)
+        self.layout = f"[{','.join(group.layout for group in groups)}]"
+        self._c = ffi.new("lmk_kv[]", [group.c[0] for group in groups])
+
+    @property
+    def n_tokens(self) -> int:
+        """Committed positions: those of every group."""
+        return self.groups[0].n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, n_tokens: int) -> None:
+        for group in self.groups:
+            group.n_tokens = n_tokens
+
+    @property
+    def address(self) -> int:
+        """As `KVState.address`, of the first group."""
+        return int(ffi.cast("uintptr_t", self._c))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(group.nbytes for group in self.groups)
+
+    def truncate(self, n_tokens: int) -> bool:
+        self.n_tokens = min(self.n_tokens, n_tokens)
+        return True
+
+    def copy_prefix(self, other: State, n_tokens: int) -> bool:
+        if not isinstance(other, KVGroups) or other.layout != self.layout:
+            self.n_tokens = 0
+            return False
+        done = [mine.copy_prefix(group, n_tokens) for mine, group in zip(self.groups, other.groups, strict=True)]
+        return all(done)
+
+    def trim(self) -> None:
+        for group in self.groups:
+            group.trim()
+
+    def read_rows(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """`State.read_rows`: all of the first group's layers, then the next one's."""
+        return np.concatenate([group.read_rows(start, stop) for group in self.groups])
+
+    def write_rows(self, rows: NDArray[np.uint8]) -> None:
+        """`State.write_rows`, raising as `KVState.write_rows` does."""
+        n, rest = divmod(rows.nbytes, self.row_nbytes)
+        if rest or rows.dtype != np.uint8 or not rows.flags.c_contiguous:
+            raise _not_rows(rows, self.row_nbytes)
+        at = 0
+        for group in self.groups:
+            group.write_rows(rows[at : at + n * group.row_nbytes])
+            at += n * group.row_nbytes
+
+
+def _not_rows(rows: NDArray[Any], row_nbytes: int) -> KernelError:
+    return KernelError(f"{rows.nbytes} bytes are not rows of {row_nbytes}; they come from another cache.")
 
 
 def _layout(n_layer: int, n_kv: int, k_dim: int, v_dim: int, dtype: str) -> str:

@@ -90,6 +90,8 @@ typedef struct lmk_kernels {
 
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t dim, float eps);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t dim);
+    void (*gelu_mul)(float *y, const float *gate, const float *up, int64_t dim);
+    void (*softcap)(float *x, int64_t n, float cap);
     void (*axpy)(float *y, float a, const float *x, int64_t n);                          /* y += a x, fused */
     float (*max)(const float *x, int64_t n);
     float (*checked_max)(const float *x, int64_t n);                                     /* NaN where any is NaN or +inf */
@@ -186,6 +188,8 @@ void lmk_moe_sum(lmk_ctx *c, float *y, const float *slots, const lmk_route *r, i
 
 void lmk_rms_norm(lmk_ctx *c, float *y, const float *x, const float *w, int64_t n, int64_t dim, float eps);
 void lmk_silu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld);
+void lmk_gelu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld);
+void lmk_softcap(lmk_ctx *c, float *x, int64_t count, float cap);
 void lmk_add(lmk_ctx *c, float *y, const float *x, int64_t count);
 void lmk_add_bias(lmk_ctx *c, float *y, const float *b, int64_t n, int64_t dim);
 void lmk_rope_angles(lmk_ctx *c, float *cs, const lmk_span *spans, int32_t n_spans, const double *inv_freq, int32_t n_pairs,

@@ -177,13 +177,37 @@ ALWAYS v16 v_silu_mul(v16 gate, v16 up)
     return v_mul(v_div(gate, v_add(one, v_exp(v_sub(v_set(0.0f), gate)))), up);
 }
 
-static void silu_mul(float *y, const float *gate, const float *up, int64_t dim)
+/* (1 + tanh t) / 2 is the logistic function of 2 t, so that GELU's tanh form is a SiLU with another slope. */
+ALWAYS v16 v_gelu_mul(v16 gate, v16 up)
 {
-    int64_t i = 0;
-    for (; i + LANES <= dim; i += LANES) v_store(y + i, v_silu_mul(v_load(gate + i), v_load(up + i)));
-    if (i < dim) {
-        int part = (int)(dim - i);
-        v_store_part(y + i, v_silu_mul(v_load_part(gate + i, part, 0.0f), v_load_part(up + i, part, 0.0f)), part);
+    const v16 one = v_set(1.0f);
+    v16 slope = v_fma(v_mul(gate, gate), v_set(0.044715f), one);
+    slope = v_mul(slope, v_set(-1.59576912160573071f));              /* -2 sqrt(2 / pi) */
+    return v_mul(v_div(gate, v_add(one, v_exp(v_mul(gate, slope)))), up);
+}
+
+#define GATED(name)                                                                                                    \
+    static void name(float *y, const float *gate, const float *up, int64_t dim)                                       \
+    {                                                                                                                \
+        int64_t i = 0;                                                                                               \
+        for (; i + LANES <= dim; i += LANES) v_store(y + i, v_##name(v_load(gate + i), v_load(up + i)));              \
+        if (i < dim) {                                                                                               \
+            int part = (int)(dim - i);                                                                               \
+            v_store_part(y + i, v_##name(v_load_part(gate + i, part, 0.0f), v_load_part(up + i, part, 0.0f)), part);  \
+        }                                                                                                            \
+    }
+
+GATED(silu_mul)
+GATED(gelu_mul)
+
+/* tanh z = 2 / (1 + e^-2z) - 1: as exact as the cap's own size allows, which is what logits are compared by. */
+static void softcap(float *x, int64_t n, float cap)
+{
+    const v16 one = v_set(1.0f), two = v_set(2.0f), slope = v_set(-2.0f / cap), size = v_set(cap);
+    for (int64_t i = 0; i < n; i += LANES) {
+        const int part = n - i < LANES ? (int)(n - i) : LANES;
+        const v16 e = v_exp(v_mul(v_load_part(x + i, part, 0.0f), slope));
+        v_store_part(x + i, v_mul(v_sub(v_div(two, v_add(one, e)), one), size), part);
     }
 }
 
@@ -359,6 +383,7 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
     {                                                                                                                \
         .isa = level, .dequant = dequant, .to_f16 = to_f16, .to_q8_0 = to_q8_0, .dot_f32 = dot_f32,                  \
         .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .dot_packed = dot_packed, .rms_norm = rms_norm,                \
-        .silu_mul = silu_mul, .axpy = axpy, .max = vector_max, .checked_max = checked_max, .exp_sum = exp_sum,       \
-        .sum_least = sum_least, .softmax_tile = softmax_tile, .mix = mix, __VA_ARGS__                                \
+        .silu_mul = silu_mul, .gelu_mul = gelu_mul, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
+        .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least, .softmax_tile = softmax_tile,        \
+        .mix = mix, __VA_ARGS__                                                                                      \
     }

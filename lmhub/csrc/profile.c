@@ -202,6 +202,20 @@ static void silu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, i
     add_up(of_floats("silu_mul", n, 3 * n * dim), since);
 }
 
+static void gelu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld)
+{
+    const double since = seconds();
+    lmk_gelu_mul(c, y, gate, up, n, dim, ld);
+    add_up(of_floats("gelu_mul", n, 3 * n * dim), since);
+}
+
+static void softcap(lmk_ctx *c, float *x, int64_t n, float cap)
+{
+    const double since = seconds();
+    lmk_softcap(c, x, n, cap);
+    add_up(of_floats("softcap", 0, 2 * n), since);
+}
+
 static void add(lmk_ctx *c, float *y, const float *x, int64_t n)
 {
     const double since = seconds();
@@ -263,6 +277,8 @@ void lmk_time_ops(lmk_api *api)
     api->moe_sum = moe_sum;
     api->rms_norm = rms_norm;
     api->silu_mul = silu_mul;
+    api->gelu_mul = gelu_mul;
+    api->softcap = softcap;
     api->add = add;
     api->add_bias = add_bias;
     api->rope_angles = rope_angles;

@@ -11,6 +11,7 @@ typedef struct rows_job {
     const float *x, *w;
     int64_t dim, ld;
     float eps;
+    void (*gated)(float *y, const float *gate, const float *up, int64_t dim);
 } rows_job;
 
 static int64_t grain(int64_t dim)
@@ -32,18 +33,42 @@ void lmk_rms_norm(lmk_ctx *c, float *y, const float *x, const float *w, int64_t 
     lmk_parallel(lmk_threads(), n, grain(dim), norm_rows, &job);
 }
 
-static void silu_rows(void *arg, int64_t begin, int64_t end, int thread)
+static void gated_rows(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const rows_job *j = arg;
-    for (int64_t i = begin; i < end; i++)
-        j->c->kernels->silu_mul(j->y + i * j->dim, j->x + i * j->ld, j->w + i * j->ld, j->dim);
+    for (int64_t i = begin; i < end; i++) j->gated(j->y + i * j->dim, j->x + i * j->ld, j->w + i * j->ld, j->dim);
 }
 
 void lmk_silu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld)
 {
-    rows_job job = { .c = c, .y = y, .x = gate, .w = up, .dim = dim, .ld = ld };
-    lmk_parallel(lmk_threads(), n, grain(4 * dim), silu_rows, &job);
+    rows_job job = { .y = y, .x = gate, .w = up, .dim = dim, .ld = ld, .gated = c->kernels->silu_mul };
+    lmk_parallel(lmk_threads(), n, grain(4 * dim), gated_rows, &job);
+}
+
+void lmk_gelu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld)
+{
+    rows_job job = { .y = y, .x = gate, .w = up, .dim = dim, .ld = ld, .gated = c->kernels->gelu_mul };
+    lmk_parallel(lmk_threads(), n, grain(4 * dim), gated_rows, &job);
+}
+
+typedef struct cap_job {
+    const lmk_kernels *kernels;
+    float *x;
+    float cap;
+} cap_job;
+
+static void cap_range(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const cap_job *j = arg;
+    j->kernels->softcap(j->x + begin, end - begin, j->cap);
+}
+
+void lmk_softcap(lmk_ctx *c, float *x, int64_t count, float cap)
+{
+    cap_job job = { c->kernels, x, cap };
+    lmk_parallel(lmk_threads(), count, GRAIN, cap_range, &job);
 }
 
 static void add_range(void *arg, int64_t begin, int64_t end, int thread)

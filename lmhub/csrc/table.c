@@ -36,6 +36,8 @@ static lmk_api api = {
     .kv_append = lmk_kv_append,
     .attend = lmk_attend,
     .linear_many = lmk_linear_many,
+    .gelu_mul = lmk_gelu_mul,
+    .softcap = lmk_softcap,
 };
 
 uintptr_t lmk_table(void)

@@ -20,7 +20,7 @@
 
 /* cdef: begin */
 #define LMK_ABI_MAJOR 1
-#define LMK_ABI_MINOR 1
+#define LMK_ABI_MINOR 2
 
 #define LMK_ABORTED 1              /* a forward's return value when abort was asked for between layers; no cache moved */
 
@@ -50,7 +50,7 @@ typedef struct lmk_kv {            /* the KV cache of one sequence over n_layer 
 } lmk_kv;
 
 typedef struct lmk_span {          /* one sequence's share of a step */
-    lmk_kv *kv;
+    lmk_kv *kv;                    /* where layers differ in geometry: an array, one cache per group of them */
     int64_t n_past;                /* positions already in kv; the span's row j sits at position n_past + j */
     int32_t row;                   /* index of the span's first row within the step */
     int32_t n;                     /* rows */
@@ -113,6 +113,10 @@ typedef struct lmk_api {
 
     /* since 1.1: linear for n_w weights of the same cols that share x: y[i] (n, w[i]->rows). The same bits, sooner. */
     int (*linear_many)(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n);
+
+    /* since 1.2: gelu_mul is silu_mul with GELU in its tanh form. softcap: x = cap * tanh(x / cap). */
+    void (*gelu_mul)(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld);
+    void (*softcap)(lmk_ctx *c, float *x, int64_t count, float cap);
 } lmk_api;
 
 /* One translation unit per plugin: the pointer is set once by lmk_bind, which the core's native.bind() calls. */

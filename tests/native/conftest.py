@@ -122,6 +122,18 @@ class Kernels:
         API.silu_mul(self.c, self.floats(y), base, base + dim, n, dim, 2 * dim)
         return y
 
+    def gelu_mul(self, gate_up: Floats) -> Floats:
+        """(n, 2 dim) -> (n, dim): gelu of the first half times the second"""
+        n, dim = len(gate_up), gate_up.shape[1] // 2
+        y, base = np.empty((n, dim), np.float32), self.floats(gate_up)
+        API.gelu_mul(self.c, self.floats(y), base, base + dim, n, dim, 2 * dim)
+        return y
+
+    def softcap(self, x: Floats, cap: float) -> Floats:
+        y = x.copy()
+        API.softcap(self.c, self.floats(y), y.size, cap)
+        return y
+
     def rope(self, x: Floats, cs: Floats, n_head: int, pairing: int) -> Floats:
         """x (n, n_head * head_dim), cs (n, n_pairs, 2)"""
         y = x.copy()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from lmhub.errors import KernelError
-from lmhub.kv import KVState
+from lmhub.kv import KVGroups, KVState
+from lmhub.native import ffi
 
 
 def filled(capacity: int = 10, n_tokens: int = 6, dtype: str = "f16", n_kv: int = 2) -> KVState:
@@ -19,6 +20,15 @@ def filled(capacity: int = 10, n_tokens: int = 6, dtype: str = "f16", n_kv: int 
     rng = np.random.default_rng(1)
     for part in (state.k, state.v):
         part.view(np.uint8)[:] = rng.integers(0, 256, part.view(np.uint8).shape, np.uint8)
+    state.n_tokens = n_tokens
+    return state
+
+
+def groups(capacity: int = 10, n_tokens: int = 0) -> KVGroups:
+    """Three layers of one geometry and one of another, with random bytes."""
+    state = KVGroups([filled(capacity), KVState(1, 1, 96, 32, capacity)])
+    for group in state.groups:
+        group.v.view(np.uint8)[:] = np.random.default_rng(2).integers(0, 256, group.v.view(np.uint8).shape, np.uint8)
     state.n_tokens = n_tokens
     return state
 
@@ -185,3 +195,38 @@ def test_trimming_small_and_full_states_changes_no_row(n_tokens: int) -> None:
     rows = state.read_rows(0, n_tokens).tobytes()
     state.trim()
     assert state.read_rows(0, n_tokens).tobytes() == rows
+
+
+def test_groups_are_one_state() -> None:
+    state = groups(n_tokens=6)
+    one, other = state.groups
+    assert (state.n_tokens, state.capacity, state.nbytes) == (6, 10, one.nbytes + other.nbytes)
+    assert state.row_nbytes == one.row_nbytes + other.row_nbytes
+    assert [(c.n_kv, c.k_dim, c.v_dim) for c in ffi.cast("lmk_kv *", state.address)[0:2]] == [(2, 32, 64), (1, 96, 32)]
+    assert state.truncate(9) and state.n_tokens == 6
+    assert state.truncate(4) and one.n_tokens == other.n_tokens == 4
+    assert [part["n_layer"] for part in json.loads(state.layout)] == [3, 1]
+
+
+def test_the_rows_of_groups_leave_and_come_back() -> None:
+    source, target = groups(n_tokens=6), groups(7)
+    rows = source.read_rows(1, 5)
+    assert rows.tobytes() == b"".join(group.read_rows(1, 5).tobytes() for group in source.groups)
+    target.write_rows(source.read_rows(0, 1))
+    target.write_rows(rows)
+    target.trim()
+    assert target.n_tokens == 5 and target.read_rows(0, 5).tobytes() == source.read_rows(0, 5).tobytes()
+    for wrong in (rows[:-1], rows.view(np.uint16), rows[::2], source.read_rows(0, 3)):
+        with pytest.raises(KernelError, match=r"come from another cache|do not fit behind"):
+            target.write_rows(wrong)
+    assert target.read_rows(0, 5).tobytes() == source.read_rows(0, 5).tobytes()
+
+
+def test_a_prefix_of_groups() -> None:
+    source, target = groups(n_tokens=6), groups(8, n_tokens=3)
+    assert target.copy_prefix(source, 5) and target.n_tokens == 5
+    assert target.read_rows(0, 5).tobytes() == source.read_rows(0, 5).tobytes()
+    assert target.copy_prefix(target, 2) and target.n_tokens == 2
+    for impossible in (source.groups[0], KVGroups(source.groups[::-1]), groups(4, n_tokens=4)):
+        assert not target.copy_prefix(impossible, 5)
+        assert [group.n_tokens for group in target.groups] == [0, 0]

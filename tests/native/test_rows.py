@@ -54,6 +54,43 @@ def test_silu_holds_at_the_ends_of_the_range(ops: Any) -> None:
     assert np.isnan(ops.silu_mul(np.array([[np.nan, 1.0]], np.float32))).all()
 
 
+@pytest.mark.parametrize("dim", LENGTHS)
+def test_gelu_mul(dim: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, 2 * dim), np.float32) * 4
+    found = [kernels(level).gelu_mul(x) for level in levels]
+    gate, up = x[:, :dim].astype(np.float64), x[:, dim:].astype(np.float64)
+    # As the logistic function of twice tanh's argument, which keeps its digits where tanh is close to -1.
+    want = gate / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
+    np.testing.assert_allclose(found[0], want, rtol=2e-5, atol=1e-30)  # of exp: the argument's rounding times itself
+    assert np.abs(found[0] - want).max() <= 1e-6 * np.abs(want).max()
+    assert same_bits(found)
+
+
+def test_gelu_holds_at_the_ends_of_the_range(ops: Any) -> None:
+    gate = np.array([[np.inf, 1e30, 200.0, 15.0, -15.0, -104.0, -1e30, 0.0, -0.0]], np.float32)
+    y = ops.gelu_mul(np.concatenate([gate, np.ones_like(gate)], 1))
+    assert np.array_equal(y[0, :4], gate[0, :4])
+    assert (np.abs(y[0, 4:]) < 1e-30).all()
+    assert np.isnan(ops.gelu_mul(np.array([[np.nan, 1.0]], np.float32))).all()
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_softcap(n: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, n), np.float32) * 40
+    found = [kernels(level).softcap(x, 30.0) for level in levels]
+    np.testing.assert_allclose(found[0], 30 * np.tanh(x.astype(np.float64) / 30), atol=30 * 3e-7, rtol=0)
+    assert same_bits(found)
+
+
+def test_softcap_holds_at_the_ends_and_over_threads(ops: Any, rng: np.random.Generator, thread_counts: Any) -> None:
+    ends = np.array([np.inf, 1e30, -1e30, -np.inf, 0.0, np.nan], np.float32)
+    np.testing.assert_array_equal(ops.softcap(ends, 30.0), np.array([30, 30, -30, -30, 0, np.nan], np.float32))
+    x = rng.standard_normal(50_001, np.float32) * 40
+    once = np.concatenate([ops.softcap(x[i : i + 1000], 15.0) for i in range(0, len(x), 1000)])
+    for _ in thread_counts():
+        assert ops.softcap(x, 15.0).tobytes() == once.tobytes()
+
+
 def test_add_and_add_bias(ops: Any, rng: np.random.Generator, thread_counts: Any) -> None:
     x, y = rng.standard_normal((300, 1000), np.float32), rng.standard_normal((300, 1000), np.float32)
     bias = rng.standard_normal(1000, np.float32)

@@ -17,6 +17,7 @@ from lmhub.family import LoadOptions
 from lmhub.forward import Geometry, RaggedForward
 from lmhub.gguf import GGUFFile
 from lmhub.hparams import Keys
+from lmhub.kv import Layers
 from lmhub.model import CausalLM, Chunk, MemoryPlan, State
 from lmhub.native import Context, bind
 from lmhub.rope import Rope, read_rope
@@ -74,7 +75,7 @@ class Hparams:
 
     def geometry(self, options: LoadOptions) -> Geometry:
         """The shape of the KV cache."""
-        return Geometry(self.n_layer, self.n_kv, self.head_dim, self.value_dim, options.kv_dtype)
+        return Geometry(options.kv_dtype, Layers(self.n_layer, self.n_kv, self.head_dim, self.value_dim))
 
 
 class Model(CausalLM):
