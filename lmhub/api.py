@@ -92,7 +92,7 @@ def open(
     spec: bool = _DEFAULTS.spec,
     progress: Progress | None = None,
 ) -> Model:
-    """Load a GGUF file with the installed plugin of its family.
+    """Load a GGUF file, or a model that a plugin brings under the name `path`, with the installed plugin of its family.
 
     `ctx` is in positions per sequence, capped by what the model was trained for; `threads` are compute threads of the
     whole process (0: as they are, by default one per usable CPU); `batch` sequences run at once (from several Python

@@ -7,7 +7,8 @@ returning None passes. docs/hooks.md shows a runnable example of each.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pluggy
@@ -33,6 +34,15 @@ def lmhub_families() -> Sequence[Family]:  # type: ignore[empty-body]
     """The model families that this plugin can load. Called once; records only, no file access and no kernels.
 
     Two plugins that claim one architecture are an error which names both.
+    """
+
+
+@hookspec
+def lmhub_models() -> Mapping[str, Path]:  # type: ignore[empty-body]
+    """Model files that come with this plugin, by the names under which they are found: {"demo": path}.
+
+    Called when a name is asked for that is no file; open nothing. Two plugins that bring one name are an error which
+    names both.
     """
 
 

@@ -119,6 +119,19 @@ class Hub:
 
     # --- models ------------------------------------------------------------------------------------------------------
 
+    def open(self, model: str | Path) -> GGUFFile:
+        """Open a file, or what a plugin brings under that name; a file of that name wins. Raises LmhubError."""
+        path = Path(model)
+        if path.is_file() or path.name != str(model):
+            return open_gguf(path)
+        brought = self.plugins.models()
+        if path.name not in brought and not path.exists() and not path.suffix:
+            offered = ", ".join(sorted(brought)) or "none does"
+            raise ModelFileError(
+                f"{quoted(path.name)} is neither a file nor a model that a plugin brings ({offered}); name a GGUF file"
+            )
+        return open_gguf(brought.get(path.name, path))
+
     def plan(self, file: GGUFFile, settings: EngineSettings, taken: int = 0) -> Plan:
         """What serving this file would take, from its metadata alone. Raises LmhubError.
 
@@ -129,15 +142,15 @@ class Hub:
         ram = replace(ram, available=max(0, ram.available - taken))
         return memory_plan(file, _cost(self.claim_for(file), file), _ctx(file, settings), settings, ram)
 
-    def load(self, path: str | Path | GGUFFile, settings: EngineSettings, progress: Progress | None = None) -> Served:
-        """Open, load and serve a model file; blocks until it can answer. Raises LmhubError.
+    def load(self, model: str | Path | GGUFFile, settings: EngineSettings, progress: Progress | None = None) -> Served:
+        """Open (see `open`), load and serve a model; blocks until it can answer. Raises LmhubError.
 
         An open file is used as it is, and must stay open while the model is served. Where memory is short, fewer
         sequences are kept than `settings` ask for; the log and `Served` say so.
         """
         from lmhub import native
 
-        file = path if isinstance(path, GGUFFile) else open_gguf(path)
+        file = model if isinstance(model, GGUFFile) else self.open(model)
         with _named(file):
             claim = self.claim_for(file)
             wished = self.plan(file, settings)

@@ -6,6 +6,7 @@ import importlib.metadata
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -107,6 +108,21 @@ class Plugins:
     def call_first(self, hook: str, **arguments: Any) -> Any:
         """Call a `firstresult` hook: the first answer that is not None."""
         return getattr(self.manager.hook, hook)(**arguments)
+
+    def models(self) -> dict[str, Path]:
+        """The model files that plugins bring, by name. Raises PluginError when two bring one name."""
+        models: dict[str, Path] = {}
+        owners: dict[str, PluginInfo] = {}
+        for plugin, brought in self.call_each("lmhub_models"):
+            info = self.infos[plugin]
+            for name, path in brought.items():
+                if name in owners:
+                    raise PluginError(
+                        f"{owners[name].distribution} and {info.distribution} both bring a model called {name}; "
+                        f"uninstall one, or leave one out with --block {plugin}"
+                    )
+                models[name], owners[name] = Path(path), info
+        return models
 
     def _implements(self, plugin: Any, hook: str) -> bool:
         return any(caller.name == hook for caller in self.manager.get_hookcallers(plugin) or ())

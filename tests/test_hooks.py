@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl, hookspecs
-from lmhub.errors import PluginError, RequestError
+from lmhub.errors import ModelFileError, PluginError, RequestError
 from lmhub.hub import Hub
 from lmhub.testing.serving import serve_fake
+from lmhub.testing.tiny import tiny_gguf
 from lmhub.types import ChatRequest, Finish, Message, Text, TextDelta, Usage
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +83,35 @@ def test_families_failure_is_isolated(caplog: pytest.LogCaptureFixture) -> None:
     assert hub.plugins.infos["plugin0"].state == "broken"
     assert "plugin0" in caplog.text
     assert "boom" in caplog.text
+
+
+def test_models_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brought, own = tiny_gguf("qwen3", tmp_path / "brought.gguf"), tiny_gguf("llama", tmp_path / "own.gguf")
+    monkeypatch.chdir(tmp_path)
+    hub = hub_with(Plugin(lmhub_models=lambda: {"parrot": brought}))
+    (tmp_path / "parrot").mkdir()  # a folder is no model
+    with hub.open("parrot") as file:
+        assert file.path == brought
+    (tmp_path / "parrot").rmdir()
+    own.rename("parrot")
+    for near in ("parrot", Path("parrot"), tmp_path / "parrot"):
+        with hub.open(near) as file:
+            assert file.architecture == "llama"
+
+
+def test_models_that_nobody_brings() -> None:
+    with pytest.raises(ModelFileError, match=r"'parot' is neither a file nor a model .* \(parrot\); name a GGUF file"):
+        hub_with(Plugin(lmhub_models=lambda: {"parrot": Path("p.gguf")})).open("parot")
+    with pytest.raises(ModelFileError, match=r"\(none does\)"):
+        hub_with().open("parrot")
+    with pytest.raises(ModelFileError, match=r"parrot\.gguf.* cannot be opened"):
+        hub_with(Plugin(lmhub_models=lambda: {"parrot": Path("p.gguf")})).open("parrot.gguf")
+
+
+def test_models_conflict_names_both() -> None:
+    one, two = (Plugin(lmhub_models=lambda: {"parrot": Path("p.gguf")}) for _ in range(2))
+    with pytest.raises(PluginError, match="plugin0 and plugin1 both bring a model called parrot"):
+        hub_with(one, two).open("parrot")
 
 
 def test_tokenizer_first_answer_wins() -> None:

@@ -74,13 +74,12 @@ def bench(
 
     from lmhub.cli.bench_text import show, watched
     from lmhub.cli.loading import load
-    from lmhub.gguf import open_gguf
     from lmhub.hub import Hub
     from lmhub.settings import EngineSettings
 
-    with open_gguf(model) as file:
+    hub = Hub(ctx.obj)
+    with hub.open(model) as file:
         sizes = _sizes(file, prefill, depth, rows, decode, quick)
-        hub = Hub(ctx.obj)
         settings = EngineSettings(
             ctx=sizes.positions, threads=threads, batch=1, kv_slots=1, kv_dtype=kv_dtype, spec=False
         )

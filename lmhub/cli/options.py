@@ -15,8 +15,13 @@ KV_RAM, KV_DISK_MAX = ENGINE.kv_ram // MIB, ENGINE.kv_disk_max // MIB  # in the 
 
 MEMORY, SPEED = "Memory", "Scheduling and speed"  # headings under which options are listed
 
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file, or any part of a split one.")]
-ModelFiles = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="GGUF files, or any part of split ones.")]
+ModelFile = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A GGUF file, any part of a split one, or a plugin's model by name.")
+]
+ModelFiles = Annotated[
+    list[Path],
+    typer.Argument(metavar="MODEL...", help="GGUF files, any part of split ones, or plugins' models by name."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 Ctx = Annotated[

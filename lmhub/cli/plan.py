@@ -73,12 +73,11 @@ def plan(
 def report(hub: Hub, models: Sequence[Path], settings: EngineSettings, *, as_json: bool) -> int:
     """Print the plan of every file, each with what those before it leave. Returns the exit status."""
     from lmhub.errors import LmhubError
-    from lmhub.gguf import open_gguf
 
     plans: list[Plan] = []
     try:
         for path in models:
-            with open_gguf(path) as file:
+            with hub.open(path) as file:
                 plans.append(hub.plan(file, settings, taken=sum(one.worst for one in plans)))
     except LmhubError as error:  # not the usual status 2: that says here that a plan does not fit
         typer.echo(f"lmhub: {error}", err=True)

@@ -41,7 +41,10 @@ _NETWORK, _ACCESS, _REQUESTS, _REPORTS = "Network", "Who may ask", "Requests and
 def serve(
     ctx: typer.Context,
     models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="GGUF files; a request's `model` picks one.")
+        list[Path],
+        typer.Argument(
+            metavar="MODEL...", help="GGUF files, or names that plugins bring; a request's `model` picks one."
+        ),
     ],
     *,
     host: Annotated[
@@ -343,10 +346,9 @@ def _run(hub: Hub, models: Sequence[Path], engine: EngineSettings, server: Serve
     from lmhub.cli.loading import load
     from lmhub.cli.summary import print_summary
     from lmhub.cli.text import console
-    from lmhub.gguf import open_gguf
     from lmhub.server.run import serve as run_server
 
-    about, files = [], [open_gguf(path) for path in models]
+    about, files = [], [hub.open(path) for path in models]
     for file in files:  # all of them before the first is loaded: the last one's mistake should not cost minutes
         hub.plan(file, engine)
         about.append(describe(file, hub, engine))

@@ -28,11 +28,11 @@ def show(
 ) -> None:
     """Show what a model file holds, which plugin serves it, and how much memory that takes."""
     from lmhub.cli.describe import describe
-    from lmhub.gguf import open_gguf
     from lmhub.hub import Hub
 
-    with open_gguf(model) as file:
-        about = describe(file, Hub(ctx.obj), EngineSettings(ctx=context, batch=batch, kv_dtype=kv_dtype))
+    hub = Hub(ctx.obj)
+    with hub.open(model) as file:
+        about = describe(file, hub, EngineSettings(ctx=context, batch=batch, kv_dtype=kv_dtype))
         if as_json:
             _print_json(about, file, tensors, metadata)
         else:
