@@ -164,10 +164,17 @@ typedef struct lmk_segment {       /* a run of slots that share one matrix of a 
     int64_t first, count;
 } lmk_segment;
 
-/* y[s] (rows) = the segment's matrix times x[s] (cols), for every slot s of every segment. `x_index[s]` names the row of
- * x (n_x, cols) that slot s reads, and `y_index[s]` the row of y that it writes. */
-int lmk_linear_slots(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n_x, const lmk_segment *segments,
-                     int64_t n_segments, const int32_t *x_index, const int32_t *y_index, int64_t n_slots);
+typedef struct lmk_slots {         /* rows of x that meet matrices of a weight */
+    int64_t n;
+    const lmk_segment *segments;   /* (n_segments), one behind the other, n slots in all */
+    int64_t n_segments;
+    const int32_t *x_index;        /* (n): the row of x that a slot reads, and the row of y that it writes; NULL: its own */
+    const int32_t *y_index;
+} lmk_slots;
+
+/* y[i][s] (w[i]->rows) = the segment's matrix of w[i] times x[s] (cols), for all n_w weights and every slot s */
+int lmk_linear_slots(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n_x,
+                     const lmk_slots *slots);
 
 typedef struct lmk_work {          /* tasks 0 to n - 1 */
     lmk_range_fn fn;
@@ -184,6 +191,8 @@ int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_w
 
 int lmk_route_experts(lmk_ctx *c, lmk_route *r, const float *logits, int64_t n_expert);
 int lmk_linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r);
+int lmk_linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
+                            int per_slot, const lmk_route *r);
 void lmk_moe_sum(lmk_ctx *c, float *y, const float *slots, const lmk_route *r, int64_t dim);
 
 void lmk_rms_norm(lmk_ctx *c, float *y, const float *x, const float *w, int64_t n, int64_t dim, float eps);

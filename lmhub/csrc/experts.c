@@ -80,25 +80,42 @@ static int64_t sort_slots(const lmk_route *r, int32_t n_expert, int64_t *start, 
     return n;
 }
 
-int lmk_linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r)
+static int check_experts(const lmk_route *r, const lmk_weight *w)
 {
-    const int64_t n_slots = r->n * r->k;
-    for (int64_t s = 0; s < n_slots; s++)
+    for (int64_t s = 0; s < r->n * r->k; s++)
         if (r->expert[s] < 0 || r->expert[s] >= w->n_expert)
             return lmk_fail("Expert %d was chosen, but the layer has %d.", r->expert[s], w->n_expert);
+    return 0;
+}
+
+int lmk_linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
+                            int per_slot, const lmk_route *r)
+{
+    const int64_t n_slots = r->n * r->k;
+    int32_t n_expert = 0;
+    for (int32_t i = 0; i < n_w; i++) {
+        if (check_experts(r, w[i])) return -1;
+        n_expert = (int32_t)lmk_max(n_expert, w[i]->n_expert);
+    }
     const size_t mark = lmk_mark(c);
-    int64_t *start = lmk_alloc(c, (size_t)(w->n_expert + 1) * sizeof *start);
+    int64_t *start = lmk_alloc(c, (size_t)(n_expert + 1) * sizeof *start);
     int32_t *order = lmk_alloc(c, (size_t)n_slots * sizeof *order);
     int32_t *source = lmk_alloc(c, (size_t)n_slots * sizeof *source);
-    lmk_segment *segments = lmk_alloc(c, (size_t)lmk_min(n_slots, w->n_expert) * sizeof *segments);
+    lmk_segment *segments = lmk_alloc(c, (size_t)lmk_min(n_slots, n_expert) * sizeof *segments);
     int status = -1;
     if (start && order && source && segments) {
-        const int64_t n = sort_slots(r, w->n_expert, start, order, segments);
+        const int64_t n = sort_slots(r, n_expert, start, order, segments);
         for (int64_t s = 0; s < n_slots; s++) source[s] = per_slot ? order[s] : order[s] / r->k;
-        status = lmk_linear_slots(c, y, w, x, per_slot ? n_slots : r->n, segments, n, source, order, n_slots);
+        const lmk_slots slots = { n_slots, segments, n, source, order };
+        status = lmk_linear_slots(c, y, w, n_w, x, per_slot ? n_slots : r->n, &slots);
     }
     lmk_release(c, mark);
     return status;
+}
+
+int lmk_linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r)
+{
+    return lmk_linear_experts_many(c, &y, &w, 1, x, per_slot, r);
 }
 
 typedef struct sum_job {

@@ -135,23 +135,22 @@ static void quantise_rows(void *arg, int64_t begin, int64_t end, int thread)
 }
 
 /* x (n_x, cols) quantised: for every slot its row, or NULL without memory. */
-static const lmk_q8_block **quantised(lmk_ctx *c, const float *x, int64_t n_x, int64_t cols, const int32_t *x_index,
-                                      int64_t n_slots)
+static const lmk_q8_block **quantised(lmk_ctx *c, const float *x, int64_t n_x, int64_t cols, const lmk_slots *slots)
 {
     const int64_t n_blocks = cols / LMK_BLOCK;
     quantise_job q = { .kernels = c->kernels, .x = x, .cols = cols };
     q.q = lmk_alloc(c, (size_t)(n_x * n_blocks) * sizeof *q.q);
-    const lmk_q8_block **rows = lmk_alloc(c, (size_t)n_slots * sizeof *rows);
+    const lmk_q8_block **rows = lmk_alloc(c, (size_t)slots->n * sizeof *rows);
     if (!q.q || !rows) return NULL;
     lmk_parallel(lmk_threads(), n_x, 1 + INLINE_WORK / cols, quantise_rows, &q);
-    for (int64_t i = 0; i < n_slots; i++) rows[i] = q.q + (x_index ? x_index[i] : i) * n_blocks;
+    for (int64_t i = 0; i < slots->n; i++) rows[i] = q.q + (slots->x_index ? slots->x_index[i] : i) * n_blocks;
     return rows;
 }
 
-static const float **plain(lmk_ctx *c, const float *x, int64_t cols, const int32_t *x_index, int64_t n_slots)
+static const float **plain(lmk_ctx *c, const float *x, int64_t cols, const lmk_slots *slots)
 {
-    const float **rows = lmk_alloc(c, (size_t)n_slots * sizeof *rows);
-    for (int64_t i = 0; rows && i < n_slots; i++) rows[i] = x + (x_index ? x_index[i] : i) * cols;
+    const float **rows = lmk_alloc(c, (size_t)slots->n * sizeof *rows);
+    for (int64_t i = 0; rows && i < slots->n; i++) rows[i] = x + (slots->x_index ? slots->x_index[i] : i) * cols;
     return rows;
 }
 
@@ -162,10 +161,7 @@ typedef struct product {           /* what the weights of one call share */
     int width;
     const float *x;
     int64_t n_x;
-    const lmk_segment *segments;
-    int64_t n_segments;
-    const int32_t *x_index, *y_index;
-    int64_t n_slots;
+    const lmk_slots *slots;
     const lmk_q8_block **xq;       /* these three are made when the first weight needs them */
     const float **rows;
     lmk_strips *strips;
@@ -175,28 +171,28 @@ static int plan_packed(product *p, slots_job *job, lmk_work *work)
 {
     const lmk_weight *w = job->w;
     const int64_t n_blocks = w->cols / LMK_BLOCK;
-    if (!p->xq) p->xq = quantised(p->c, p->x, p->n_x, w->cols, p->x_index, p->n_slots);
+    if (!p->xq) p->xq = quantised(p->c, p->x, p->n_x, w->cols, p->slots);
     if (!p->xq) return -1;
     job->xq = p->xq;
-    if (p->c->kernels->dot_strips && p->n_slots >= LMK_MANY * p->n_segments) {
-        if (!p->strips) p->strips = lmk_lay_out(p->c, p->xq, w->cols, p->segments, p->n_segments, p->n_slots);
+    if (p->c->kernels->dot_strips && p->slots->n >= LMK_MANY * p->slots->n_segments) {
+        if (!p->strips) p->strips = lmk_lay_out(p->c, p->xq, w->cols, p->slots->segments, p->slots->n_segments, p->slots->n);
         return p->strips ? lmk_strips_work(p->c, work, p->strips, w, job->y) : -1;
     }
-    if (w->type != LMK_Q8_0 && p->n_slots >= LMK_PANEL_ROWS) {
+    if (w->type != LMK_Q8_0 && p->slots->n >= LMK_PANEL_ROWS) {
         job->panels = lmk_alloc(p->c, (size_t)(p->width * n_blocks) * LMK_PANEL_BLOCK);
         if (!job->panels) return -1;
     }
-    *work = (lmk_work){ packed_tiles, job, p->n_segments * job->tiles };
+    *work = (lmk_work){ packed_tiles, job, p->slots->n_segments * job->tiles };
     return 0;
 }
 
 static int plan_generic(product *p, slots_job *job, lmk_work *work)
 {
     const int64_t cols = job->w->cols;
-    if (!p->rows) p->rows = plain(p->c, p->x, cols, p->x_index, p->n_slots);
+    if (!p->rows) p->rows = plain(p->c, p->x, cols, p->slots);
     job->x = p->rows;
     job->scratch = lmk_alloc(p->c, job->w->type == LMK_F32 ? 1 : (size_t)(p->width * LMK_GROUP * cols) * sizeof(float));
-    *work = (lmk_work){ generic_tiles, job, p->n_segments * job->tiles };
+    *work = (lmk_work){ generic_tiles, job, p->slots->n_segments * job->tiles };
     return job->x && job->scratch ? 0 : -1;
 }
 
@@ -204,12 +200,12 @@ static int plan(product *p, slots_job *job, lmk_work *work, float *y)
 {
     const lmk_weight *w = job->w;
     job->kernels = p->c->kernels;
-    job->segments = p->segments;
+    job->segments = p->slots->segments;
     job->tiles = lmk_groups(w->rows);
     job->row_bytes = row_bytes(w);
-    job->y = lmk_alloc(p->c, (size_t)p->n_slots * sizeof *job->y);
+    job->y = lmk_alloc(p->c, (size_t)p->slots->n * sizeof *job->y);
     if (job->row_bytes < 0 || !job->y) return -1;
-    for (int64_t i = 0; i < p->n_slots; i++) job->y[i] = y + (p->y_index ? p->y_index[i] : i) * w->rows;
+    for (int64_t i = 0; i < p->slots->n; i++) job->y[i] = y + (p->slots->y_index ? p->slots->y_index[i] : i) * w->rows;
     return w->packed ? plan_packed(p, job, work) : plan_generic(p, job, work);
 }
 
@@ -240,19 +236,18 @@ static int multiply(product *p, float *const *y, const lmk_weight *const *w, int
         all.total += work[i].n;
     }
     /* A chunk is worth at least INLINE_WORK; beyond that, some sixteen chunks per thread even out their speeds. */
-    const int64_t per_tile = LMK_GROUP * w[0]->cols * p->n_slots / p->n_segments;
+    const int64_t per_tile = LMK_GROUP * w[0]->cols * p->slots->n / p->slots->n_segments;
     const int64_t grain = lmk_max(1 + INLINE_WORK / per_tile, all.total / (16 * p->width));
     lmk_parallel(p->width, all.total, grain, run_works, &all);
     return 0;
 }
 
-int lmk_linear_slots(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n_x, const lmk_segment *segments,
-                     int64_t n_segments, const int32_t *x_index, const int32_t *y_index, int64_t n_slots)
+int lmk_linear_slots(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n_x,
+                     const lmk_slots *slots)
 {
-    product p = { .c = c, .width = lmk_threads(), .x = x, .n_x = n_x, .segments = segments, .n_segments = n_segments,
-                  .x_index = x_index, .y_index = y_index, .n_slots = n_slots };
+    product p = { .c = c, .width = lmk_threads(), .x = x, .n_x = n_x, .slots = slots };
     const size_t mark = lmk_mark(c);
-    const int status = n_slots > 0 ? multiply(&p, &y, &w, 1) : row_bytes(w) < 0 ? -1 : 0;
+    const int status = slots->n > 0 && n_w > 0 ? multiply(&p, y, w, n_w) : 0;
     lmk_release(c, mark);
     return status;
 }
@@ -260,15 +255,10 @@ int lmk_linear_slots(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, 
 int lmk_linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n)
 {
     const lmk_segment all = { .expert = 0, .first = 0, .count = n };
-    product p = { .c = c, .width = lmk_threads(), .x = x, .n_x = n, .segments = &all, .n_segments = 1, .n_slots = n };
-    const size_t mark = lmk_mark(c);
-    const int status = n > 0 && n_w > 0 ? multiply(&p, y, w, n_w) : 0;
-    lmk_release(c, mark);
-    return status;
+    return lmk_linear_slots(c, y, w, n_w, x, n, &(lmk_slots){ .n = n, .segments = &all, .n_segments = 1 });
 }
 
 int lmk_linear(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n)
 {
-    const lmk_segment all = { .expert = 0, .first = 0, .count = n };
-    return lmk_linear_slots(c, y, w, x, n, &all, 1, NULL, NULL, n);
+    return lmk_linear_many(c, &y, &w, 1, x, n);
 }

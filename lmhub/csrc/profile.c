@@ -152,14 +152,18 @@ static int linear(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int
 }
 
 /* Weight by weight, each with its share of the time: that of its operations. */
+static void share(const char *op, const lmk_weight *const *w, int32_t n_w, int64_t n, int64_t touched, double took)
+{
+    double rows = 0.0;
+    for (int32_t i = 0; i < n_w; i++) rows += (double)w[i]->rows;
+    for (int32_t i = 0; i < n_w; i++) count(of_weight(op, w[i], n, touched), took * (double)w[i]->rows / rows);
+}
+
 static int linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n)
 {
     const double since = seconds();
     const int status = lmk_linear_many(c, y, w, n_w, x, n);
-    const double took = seconds() - since;
-    double rows = 0.0;
-    for (int32_t i = 0; i < n_w; i++) rows += (double)w[i]->rows;
-    for (int32_t i = 0; i < n_w; i++) count(of_weight("linear_many", w[i], n, 1), took * (double)w[i]->rows / rows);
+    share("linear_many", w, n_w, n, 1, seconds() - since);
     return status;
 }
 
@@ -178,6 +182,16 @@ static int linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float
     const double took = seconds() - since;
     lmk_op_time one = of_weight("linear_experts", w, r->n * r->k, status ? 0 : different_experts(r, w->n_expert));
     count(one, took);                                             /* without the counting of experts */
+    return status;
+}
+
+static int linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
+                               int per_slot, const lmk_route *r)
+{
+    const double since = seconds();
+    const int status = lmk_linear_experts_many(c, y, w, n_w, x, per_slot, r);
+    const double took = seconds() - since;
+    share("linear_experts_many", w, n_w, r->n * r->k, status || !n_w ? 0 : different_experts(r, w[0]->n_expert), took);
     return status;
 }
 
@@ -274,6 +288,7 @@ void lmk_time_ops(lmk_api *api)
     api->linear_many = linear_many;
     api->route = route;
     api->linear_experts = linear_experts;
+    api->linear_experts_many = linear_experts_many;
     api->moe_sum = moe_sum;
     api->rms_norm = rms_norm;
     api->silu_mul = silu_mul;

@@ -38,6 +38,7 @@ static lmk_api api = {
     .linear_many = lmk_linear_many,
     .gelu_mul = lmk_gelu_mul,
     .softcap = lmk_softcap,
+    .linear_experts_many = lmk_linear_experts_many,
 };
 
 uintptr_t lmk_table(void)

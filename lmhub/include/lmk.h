@@ -20,7 +20,7 @@
 
 /* cdef: begin */
 #define LMK_ABI_MAJOR 1
-#define LMK_ABI_MINOR 2
+#define LMK_ABI_MINOR 3
 
 #define LMK_ABORTED 1              /* a forward's return value when abort was asked for between layers; no cache moved */
 
@@ -117,6 +117,10 @@ typedef struct lmk_api {
     /* since 1.2: gelu_mul is silu_mul with GELU in its tanh form. softcap: x = cap * tanh(x / cap). */
     void (*gelu_mul)(lmk_ctx *c, float *y, const float *gate, const float *up, int64_t n, int64_t dim, int64_t ld);
     void (*softcap)(lmk_ctx *c, float *x, int64_t count, float cap);
+
+    /* since 1.3: linear_experts for n_w weights of the same cols that share x and the route: y[i] (n*k, w[i]->rows) */
+    int (*linear_experts_many)(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
+                               int per_slot, const lmk_route *r);
 } lmk_api;
 
 /* One translation unit per plugin: the pointer is set once by lmk_bind, which the core's native.bind() calls. */

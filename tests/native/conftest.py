@@ -105,6 +105,12 @@ class Kernels:
         native.check(API.linear_experts(self.c, self.floats(y), w, self.floats(x), int(per_slot), r))
         return y
 
+    def linear_experts_many(self, ws: Sequence[Any], x: Floats, r: Any, per_slot: bool) -> list[Floats]:
+        ys = [np.full((r.n * r.k, w.rows), np.nan, np.float32) for w in ws]
+        to, weights = FFI.new("float *[]", [self.floats(y) for y in ys]), FFI.new("lmk_weight *[]", list(ws))
+        native.check(API.linear_experts_many(self.c, to, weights, len(ws), self.floats(x), int(per_slot), r))
+        return ys
+
     def moe_sum(self, y: Floats, slots: Floats, r: Any) -> Floats:
         y = y.copy()
         API.moe_sum(self.c, self.floats(y), self.floats(slots), r, y.shape[1])

@@ -9,6 +9,7 @@ import pytest
 
 from lmhub.errors import KernelError
 from lmhub.gguf.types import GGMLType
+from lmhub.testing.blocks import random_blocks
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -73,3 +74,27 @@ def test_a_slot_is_linear_of_its_expert(
     total = ops.moe_sum(start, y, r)
     by_row = (y.reshape(n, k, rows).astype(np.float64) * weight[..., None]).sum(1)
     np.testing.assert_allclose(total, start + by_row, rtol=1e-4, atol=1e-5 * np.abs(by_row).max())
+
+
+@pytest.mark.parametrize("n", [1, 60])
+def test_weights_that_share_a_route_are_multiplied_at_once(n: int, ops: Any, rng: np.random.Generator) -> None:
+    """Of one type or of several, packed or not, of different heights."""
+    n_expert, cols, x = 4, 64, rng.standard_normal((n, 64), np.float32)
+    ws = []
+    for kind, rows in ((GGMLType.Q8_0, 20), (GGMLType.Q4_0, 33), (GGMLType.F32, 5)):
+        if kind is GGMLType.F32:
+            data = rng.standard_normal((n_expert, rows, cols), np.float32).view(np.uint8)
+        else:
+            data = random_blocks(kind, (n_expert, rows, cols), 1.0, rng)
+        ws.append(ops.weight(kind.id, data, rows, cols, n_expert))
+    r, _, _ = ops.route(rng.standard_normal((n, n_expert), np.float32), 2)
+    alone = [ops.linear_experts(w, x, r, False) for w in ws]
+    together = ops.linear_experts_many(ws, x, r, False)
+    assert [y.tobytes() for y in together] == [y.tobytes() for y in alone]
+
+
+def test_an_expert_that_one_of_the_weights_lacks_is_refused(ops: Any, rng: np.random.Generator) -> None:
+    ws = [ops.weight(0, np.zeros((n, 16, 32), np.float32).view(np.uint8), 16, 32, n) for n in (3, 2)]
+    r, _, _ = ops.route(np.array([[0.0, 0.0, 9.0]], np.float32), 1)
+    with pytest.raises(KernelError, match="Expert 2 was chosen, but the layer has 2"):
+        ops.linear_experts_many(ws, np.zeros((1, 32), np.float32), r, False)

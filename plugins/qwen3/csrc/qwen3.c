@@ -115,8 +115,9 @@ static int experts(const qwen3_model *m, const qwen3_layer *l, step *s)
         if (lmk->linear_experts(c, wide, &l->ffn_gate_up, s->h, 0, &r)) return -1;
         lmk->silu_mul(c, act, wide, wide + ff, slots, ff, 2 * ff);
     } else {                                                              /* wide: gate (slots, ff), up (slots, ff) */
-        if (lmk->linear_experts(c, wide, &l->ffn_gate, s->h, 0, &r)) return -1;
-        if (lmk->linear_experts(c, wide + slots * ff, &l->ffn_up, s->h, 0, &r)) return -1;
+        float *const halves[] = { wide, wide + slots * ff };
+        const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
+        if (lmk->linear_experts_many(c, halves, w, 2, s->h, 0, &r)) return -1;
         lmk->silu_mul(c, act, wide, wide + slots * ff, slots, ff, ff);
     }
     if (lmk->linear_experts(c, y, &l->ffn_down, act, 1, &r)) return -1;
