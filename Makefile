@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test load serving real-model clients lint fix asan bench peer docs wheels clean
+.PHONY: help dev build serve test arm64 load serving real-model clients lint fix asan bench peer docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +35,9 @@ serve: $(VENV)/ready  ## make serve MODEL=file.gguf [ARGS="--port 9000"]
 
 test: $(VENV)/ready  ## every test that needs no download
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not real_model and not clients and not load" $(ARGS)
+
+arm64: $(VENV)/ready  ## the kernel tests on an emulated arm64 machine (Debian's gcc-aarch64-linux-gnu and qemu-user), some minutes
+	tests/arm64.sh $(ARGS)
 
 load: $(VENV)/ready  ## 500 requests over 32 connections, with hang-ups and restarts; and 500 timetables of the engine
 	$(BIN)/pytest -q -s -m load $(ARGS)

@@ -124,7 +124,7 @@ class Peak(NamedTuple):
     instruction: str
 
 
-_LEVELS = ("ref", "neon", "avx2", "avx512", "amx")  # each may use the units of those before it, if the machine has them
+_LEVELS = ("ref", "neon", "i8mm", "avx2", "avx512", "amx")  # each may use those before it, if the machine has them
 
 
 def peaks(n_threads: int) -> dict[str, Peak]:

@@ -117,6 +117,9 @@ extern const lmk_kernels lmk_kernels_amx;
 void lmk_strip_amx(void *strip, const lmk_q8_block *const *x, int64_t n_x, int64_t k);
 void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
                         const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
+#elif defined(__aarch64__)
+extern const lmk_kernels lmk_kernels_neon;
+extern const lmk_kernels lmk_kernels_i8mm;
 #endif
 
 /* cpu.c */

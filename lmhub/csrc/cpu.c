@@ -1,8 +1,8 @@
 /* cpu.c: which level this machine runs, decided once.
  *
- * A level counts as present when CPUID lists its instructions and XCR0 says that the system saves its registers; for tiles
- * the process must ask for permission too, once and for all of its threads. LMK_ISA forces a level. "neon" is the name of
- * one to come; asking for it says so.
+ * On x86-64 a level counts as present when CPUID lists its instructions and XCR0 says that the system saves its registers;
+ * for tiles the process must ask for permission too, once and for all of its threads. On arm64 the system lists what there
+ * is. LMK_ISA forces a level.
  */
 #include "core.h"
 
@@ -72,15 +72,51 @@ static const char *lacks_avx512(void) { return "this is not an x86-64 machine"; 
 static const char *lacks_amx(void) { return "this is not an x86-64 machine"; }
 #endif
 
+#if defined(__aarch64__)
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static int has(const char *name)
+{
+    int value = 0;
+    size_t size = sizeof value;
+    return !sysctlbyname(name, &value, &size, NULL, 0) && value;
+}
+
+static int has_dotprod(void) { return has("hw.optional.arm.FEAT_DotProd"); }
+static int has_i8mm(void) { return has("hw.optional.arm.FEAT_I8MM"); }
+#else
+#include <sys/auxv.h>
+
+static int has_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; }         /* HWCAP_ASIMDDP */
+static int has_i8mm(void) { return getauxval(AT_HWCAP2) >> 13 & 1; }           /* HWCAP2_I8MM */
+#endif
+
+static const char *lacks_neon(void) { return has_dotprod() ? NULL : "the CPU lacks the dot-product instructions"; }
+static const char *lacks_i8mm(void)
+{
+    const char *why = lacks_neon();
+    return why ? why : has_i8mm() ? NULL : "the CPU lacks i8mm";
+}
+#else
+static const char *lacks_neon(void) { return "this is not an arm64 machine"; }
+static const char *lacks_i8mm(void) { return "this is not an arm64 machine"; }
+#endif
+
 static const char *lacks_nothing(void) { return NULL; }
-static const char *not_written(void) { return "lmhub has no kernels for it yet"; }
 
 static const struct {
     const char *name;
     const char *(*lacks)(void);
     const lmk_kernels *kernels;
 } levels[] = {                     /* best first */
-    { "neon", not_written, NULL },
+#if defined(__aarch64__)
+    { "i8mm", lacks_i8mm, &lmk_kernels_i8mm },
+    { "neon", lacks_neon, &lmk_kernels_neon },
+#else
+    { "i8mm", lacks_i8mm, NULL },
+    { "neon", lacks_neon, NULL },
+#endif
 #if defined(__x86_64__)
     { "amx", lacks_amx, &lmk_kernels_amx },
     { "avx512", lacks_avx512, &lmk_kernels_avx512 },
@@ -108,7 +144,7 @@ static const lmk_kernels *find(const char *name, char *why, size_t size)
                  lacks);
         return NULL;
     }
-    snprintf(why, size, "'%.32s' is not an instruction-set level; LMK_ISA takes ref, avx2, avx512, amx or neon.", name);
+    snprintf(why, size, "'%.32s' is not an instruction-set level; LMK_ISA takes ref, avx2, avx512, amx, neon or i8mm.", name);
     return NULL;
 }
 
@@ -124,7 +160,7 @@ static void choose(void)
     for (size_t i = 0; i < N_LEVELS && !chosen; i++) {
         const char *lacks = levels[i].lacks();
         if (!lacks) chosen = levels[i].kernels;
-        else if (lacks != not_written())
+        else if (levels[i].kernels)    /* of this architecture */
             used += (size_t)snprintf(reason + used, sizeof reason - used, "%s%s: %s", used ? "; " : "", levels[i].name, lacks);
     }
     if (!used) snprintf(reason, sizeof reason, "%s is the highest level that lmhub has kernels for", chosen->isa);

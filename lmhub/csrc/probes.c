@@ -152,6 +152,42 @@ TILE_PROBE(amx_int8, _tile_dpbusd, 64)
 TILE_PROBE(amx_bf16, _tile_dpbf16ps, 32)
 
 #pragma GCC pop_options
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+
+#pragma GCC push_options
+#pragma GCC target("arch=armv8.2-a+dotprod+i8mm")
+#undef KEEP
+#define KEEP(v) __asm__ volatile("" : "+w"(v))
+
+static double neon_f32(int64_t rounds)
+{
+    enum { CHAINS = 16 };
+    float32x4_t acc[CHAINS], a = vdupq_n_f32(0.03125f);
+    for (int i = 0; i < CHAINS; i++) acc[i] = vdupq_n_f32((float)i);
+    for (int64_t r = 0; r < rounds; r++)
+        for (int i = 0; i < CHAINS; i++) acc[i] = vfmaq_f32(acc[i], a, a);
+    for (int i = 0; i < CHAINS; i++) KEEP(acc[i]);
+    return (double)rounds * CHAINS * 4 * 2;
+}
+
+#define INT8_PROBE(name, dot, products)                                                             \
+    static double name(int64_t rounds)                                                              \
+    {                                                                                               \
+        enum { CHAINS = 16 };                                                                       \
+        int32x4_t acc[CHAINS];                                                                      \
+        const int8x16_t w = vdupq_n_s8(3), x = vdupq_n_s8(5);                                       \
+        for (int i = 0; i < CHAINS; i++) acc[i] = vdupq_n_s32(i);                                   \
+        for (int64_t r = 0; r < rounds; r++)                                                        \
+            for (int i = 0; i < CHAINS; i++) acc[i] = dot(acc[i], w, x);                            \
+        for (int i = 0; i < CHAINS; i++) KEEP(acc[i]);                                              \
+        return (double)rounds * CHAINS * (products) * 2;                                            \
+    }
+
+INT8_PROBE(neon_int8, vdotq_s32, 16)
+INT8_PROBE(i8mm_int8, vmmlaq_s32, 32)
+
+#pragma GCC pop_options
 #endif
 
 static const struct {
@@ -167,6 +203,10 @@ static const struct {
     { { "avx512", "int8", "vpdpbusd" }, avx512_int8 },
     { { "amx", "int8", "tdpbusd" }, amx_int8 },
     { { "amx", "bf16", "tdpbf16ps" }, amx_bf16 },
+#elif defined(__aarch64__)
+    { { "neon", "f32", "fmla" }, neon_f32 },
+    { { "neon", "int8", "sdot" }, neon_int8 },
+    { { "i8mm", "int8", "smmla" }, i8mm_int8 },
 #endif
 };
 

@@ -70,7 +70,7 @@ typedef void (*lmk_range_fn)(void *arg, int64_t begin, int64_t end, int thread);
 typedef struct lmk_api {
     int32_t abi_major, abi_minor;
     uint64_t size;                 /* sizeof(lmk_api) of the core that filled the table */
-    const char *isa;               /* "ref", "avx2", "avx512", "amx", "neon" */
+    const char *isa;               /* "ref", "avx2", "avx512", "amx", "neon", "i8mm" */
 
     /* since 1.0: runtime */
     int (*fail)(const char *format, ...);                                   /* record the sentence, return -1 */

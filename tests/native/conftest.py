@@ -6,6 +6,7 @@ one that plugins get; only the context differs. Test modules import nothing of e
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,8 @@ from lmhub import native
 from lmhub.errors import KernelError
 
 Floats = NDArray[np.float32]
-LEVELS = ("ref", "avx2", "avx512", "amx")
+ARM64 = platform.machine() in ("aarch64", "arm64")
+LEVELS = ("ref", "neon", "i8mm") if ARM64 else ("ref", "avx2", "avx512", "amx")
 
 
 def header() -> str:

@@ -234,8 +234,8 @@ def test_a_long_cache_moves_to_huge_pages_with_its_rows(step: int, ops: Any, rng
 
 def test_the_cache_stores_halves_rounded_to_nearest_even(levels: tuple[str, ...], kernels: Any) -> None:
     """Every half, every midpoint between two, and their neighbours, through kv_append."""
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-    exact = halves[~np.isnan(halves)]
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    exact = halves[~np.isnan(halves)].astype(np.float32)
     finite = np.sort(exact[np.isfinite(exact)])
     middle = ((finite[1:].astype(np.float64) + finite[:-1]) / 2).astype(np.float32)
     up, down = np.nextafter(middle, np.float32(np.inf)), np.nextafter(middle, np.float32(-np.inf))

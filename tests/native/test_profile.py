@@ -123,6 +123,8 @@ def test_a_level_has_the_units_of_its_own_level(levels: tuple[str, ...]) -> None
         "avx2": {("f32", "vfmadd"), ("int8", "vpmaddubsw")},
         "avx512": {("f32", "vfmadd"), ("int8", "vpdpbusd")},
         "amx": {("f32", "vfmadd"), ("int8", "tdpbusd"), ("bf16", "tdpbf16ps")},
+        "neon": {("f32", "fmla"), ("int8", "sdot")},
+        "i8mm": {("f32", "fmla"), ("int8", "smmla")},
     }
     for level in levels:
         assert peaks_at(level) == expected[level]
