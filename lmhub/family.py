@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from lmhub.gguf import GGUFFile
     from lmhub.model import BlockLM, CausalLM
 
+Borrow = Literal["none", "experts", "all"]
+"""Which weights kernels read where they lie in the file, packing rows as they use them: less memory, less speed."""
 KVDtype = str  # "f16" | "f32" | "q8_0" (head dimensions: multiples of 32)
 
 
@@ -29,6 +31,7 @@ class LoadOptions:
 
     n_ctx: int = 4096
     kv_dtype: KVDtype = "f16"
+    borrow: Borrow = "none"
     progress: Callable[[int, int], None] | None = None
 
 

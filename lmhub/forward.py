@@ -49,9 +49,11 @@ class Geometry:
     def plan(self, file: GGUFFile, options: LoadOptions, tables: Iterable[str] = ()) -> MemoryPlan:
         """What loading the file takes, when each sequence has one such cache.
 
-        All matrices are packed but `tables`, those of which only rows are looked up (`Weights.table`).
+        All matrices are packed but borrowed ones and `tables`, of which only rows are looked up (`Weights.table`).
         """
-        packed = sum(packed_bytes(tensor) for name, tensor in file.tensors.items() if name not in tables)
+        packed = sum(
+            packed_bytes(tensor, options.borrow) for name, tensor in file.tensors.items() if name not in tables
+        )
         mapped = sum(tensor.nbytes for tensor in file.tensors.values())
         return MemoryPlan(mapped, packed, self._nbytes(options.n_ctx))
 

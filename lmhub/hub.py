@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from lmhub.engine import Engine
 from lmhub.errors import LmhubError, ModelFileError, PluginError, RequestError, UnknownModel, UnsupportedModel, quoted
-from lmhub.family import Family, LoadOptions
+from lmhub.family import Borrow, Family, LoadOptions
 from lmhub.gguf import GGUFFile, open_gguf
 from lmhub.hookspecs import hookimpl
 from lmhub.loaded import LoadedModel, default_sampling
 from lmhub.machine import memory
-from lmhub.memory import Cost, Plan, largest_ctx, settled
+from lmhub.memory import LEAN, Cost, Plan, largest_ctx, settled
 from lmhub.memory import plan as memory_plan
 from lmhub.model import CausalLM, MemoryPlan
 from lmhub.plugins import Plugins
@@ -140,7 +140,9 @@ class Hub:
         taken += sum(served.plan.lazy for served in self._served.values() if served.plan is not None)
         ram = memory()
         ram = replace(ram, available=max(0, ram.available - taken))
-        return memory_plan(file, _cost(self.claim_for(file), file), _ctx(file, settings), settings, ram)
+        claim = self.claim_for(file)
+        lean = _cost(claim, file, "experts") if settings.borrow == "none" else None
+        return memory_plan(file, _cost(claim, file, settings.borrow), _ctx(file, settings), settings, ram, lean=lean)
 
     def load(self, model: str | Path | GGUFFile, settings: EngineSettings, progress: Progress | None = None) -> Served:
         """Open (see `open`), load and serve a model; blocks until it can answer. Raises LmhubError.
@@ -154,7 +156,7 @@ class Hub:
         with _named(file):
             claim = self.claim_for(file)
             wished = self.plan(file, settings)
-            _check_memory(wished, _cost(claim, file), settings)
+            _check_memory(wished, _cost(claim, file, settings.borrow), settings)
             for warning in wished.warnings:
                 log.warning("%s: %s", file.path.name, warning)
             settings = settled(wished, settings)
@@ -171,7 +173,9 @@ class Hub:
                 raise
 
     def _loaded(self, file: GGUFFile, claim: Claim, settings: EngineSettings, progress: Progress | None) -> LoadedModel:
-        options = LoadOptions(n_ctx=_ctx(file, settings), kv_dtype=settings.kv_dtype, progress=progress)
+        options = LoadOptions(
+            n_ctx=_ctx(file, settings), kv_dtype=settings.kv_dtype, borrow=settings.borrow, progress=progress
+        )
         with ThreadPoolExecutor(1, "lmhub-tokenizer") as beside:  # while the weights wait for the disk
             made = beside.submit(self.plugins.call_first, "lmhub_tokenizer", model_file=file)
             model = _resolve(claim.family.load, claim)(file, options)
@@ -190,7 +194,7 @@ class Hub:
             model=model,
             tokenizer=tokenizer,
             n_ctx=options.n_ctx,
-            plan=_cost(claim, file)(options.n_ctx, options.kv_dtype),
+            plan=_cost(claim, file, options.borrow)(options.n_ctx, options.kv_dtype),
             created=int(file.path.stat().st_mtime),
             n_params=facts.n_params,
             nbytes=facts.nbytes,
@@ -359,13 +363,14 @@ def _ctx(file: GGUFFile, settings: EngineSettings) -> int:
     return min(settings.ctx, trained) if isinstance(trained, int) and trained > 0 else settings.ctx
 
 
-def _cost(claim: Claim, file: GGUFFile) -> Cost:
+def _cost(claim: Claim, file: GGUFFile, borrow: Borrow) -> Cost:
     """What the family says that loading this file takes, for any context and type of cache."""
 
     def cost(ctx: int, kv_dtype: str) -> MemoryPlan:
         if claim.family.plan is None:
             return MemoryPlan(file.nbytes, 0, 0)
-        made: MemoryPlan = _resolve(claim.family.plan, claim)(file, LoadOptions(n_ctx=ctx, kv_dtype=kv_dtype))
+        options = LoadOptions(n_ctx=ctx, kv_dtype=kv_dtype, borrow=borrow)
+        made: MemoryPlan = _resolve(claim.family.plan, claim)(file, options)
         return made
 
     return cost
@@ -377,6 +382,8 @@ def _check_memory(plan: Plan, cost: Cost, settings: EngineSettings) -> None:
         return
     largest, gb = largest_ctx(plan, cost), 1e9
     fix = f"choose a context of at most {largest} (--ctx)" if largest else "choose a smaller model"
+    if any(one.flags == LEAN and one.fits for one in plan.fixes):
+        fix = f"leave the experts in the file ({LEAN}), which takes less memory and more time"
     raise LmhubError(
         f"{plan.committed / gb:.1f} GB to load it and {plan.per_slot / gb:.1f} GB of cache for one sequence of "
         f"{plan.ctx} positions do not fit into the {plan.available / gb:.1f} GB of memory that are free; {fix}"

@@ -33,6 +33,7 @@ INDEXED = 75  # bytes per position of each sequence, measured: the index in whic
 INDEX_MAX = 65_536  # positions of such an index
 VERIFIED = 17  # logits rows of one sequence in a step that checks guesses, at most
 KV = "KV cache"
+LEAN = "--experts borrow"
 ROUND = 256  # suggested contexts are multiples of it
 
 
@@ -138,11 +139,18 @@ def settled(plan: Plan, settings: EngineSettings) -> EngineSettings:
 
 
 def plan(
-    file: GGUFFile, cost: Cost, ctx: int, settings: EngineSettings, ram: Memory, *, clampable: bool | None = None
+    file: GGUFFile,
+    cost: Cost,
+    ctx: int,
+    settings: EngineSettings,
+    ram: Memory,
+    *,
+    lean: Cost | None = None,
+    clampable: bool | None = None,
 ) -> Plan:
     """The plan of `file` at `ctx` positions; `cost` is what its family reckons. Raises what `cost` raises.
 
-    `clampable` replaces `can_clamp`, for tests.
+    `lean` is what it reckons with experts left in the file, for a fix. `clampable` replaces `can_clamp`, for tests.
     """
     may_clamp = can_clamp(settings) if clampable is None else clampable
     costs = cost(ctx, settings.kv_dtype)
@@ -169,7 +177,7 @@ def plan(
     return replace(
         made,
         warnings=tuple(_warnings(made, costs, settings)),
-        fixes=() if fits else tuple(_fixes(made, cost, settings, shown)),
+        fixes=() if fits else tuple(_fixes(made, cost, lean, settings, shown)),
     )
 
 
@@ -255,7 +263,7 @@ def _warnings(made: Plan, costs: MemoryPlan, settings: EngineSettings) -> list[s
     return said
 
 
-def _fixes(made: Plan, cost: Cost, settings: EngineSettings, shown: int) -> list[Fix]:
+def _fixes(made: Plan, cost: Cost, lean: Cost | None, settings: EngineSettings, shown: int) -> list[Fix]:
     """The three cheapest ways out: those that suffice by themselves first, then those that cost the reader least."""
     others = made.worst - shown * made.per_slot
     free = max(0, made.available - others)
@@ -268,6 +276,9 @@ def _fixes(made: Plan, cost: Cost, settings: EngineSettings, shown: int) -> list
         found.append((f"--kv-slots {fewer}{batch}", others + fewer * made.per_slot))
     if made.kv_dtype != "q8_0" and (smaller := _possible(cost, made.ctx, "q8_0")) is not None:
         found.append(("--kv-dtype q8_0", others + shown * smaller))
+    saved = cost(made.ctx, made.kv_dtype).weights_packed - lean(made.ctx, made.kv_dtype).weights_packed if lean else 0
+    if saved > 0:
+        found.append((LEAN, made.worst - saved))
     if (ctx := largest_ctx(made, cost, shown)) is not None:
         found.append((f"--ctx {ctx}", others + shown * _per_slot(cost(ctx, made.kv_dtype))))
     fixes = [Fix(flags, total, total <= made.available) for flags, total in found]

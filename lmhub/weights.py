@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmhub.errors import ModelFileError, UnsupportedModel
+from lmhub.family import Borrow
 from lmhub.gguf import GGUFFile, Tensor
 from lmhub.native import check, ffi, lib, pages
 
@@ -27,6 +29,7 @@ SLICE_BYTES = 1 << 25
 """How much of a tensor is packed before its pages are given back: peak memory is the packed weights plus this."""
 AHEAD_BYTES = 1 << 26
 """How much of the file is asked for ahead of the tensor in work: page by page, a disk would never be busy."""
+_ONE_EXPERT = re.compile(r"\.ffn_(gate|up|down)\.\d+\.")  # in files from before stacked experts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +52,16 @@ class Matrix:
 
 
 class Weights:
-    """The tensors of one file, taken one by one. `progress(done_bytes, total_bytes)` is called as they are."""
+    """The tensors of one file, taken one by one. `progress(done_bytes, total_bytes)` is called as they are.
 
-    def __init__(self, file: GGUFFile, progress: Callable[[int, int], None] | None = None):
+    `borrow` names the weights that are left unpacked in the file: `LoadOptions.borrow`. Products are the same bits.
+    """
+
+    def __init__(
+        self, file: GGUFFile, progress: Callable[[int, int], None] | None = None, borrow: Borrow = "none"
+    ) -> None:
         self._file = file
+        self._borrow = borrow
         self._progress = progress
         self._matrices: dict[str, Matrix] = {}
         self._tables: dict[str, Matrix] = {}
@@ -62,7 +71,7 @@ class Weights:
         self._order = {name: at for at, name in enumerate(file.tensors)}
         self._asked: set[str] = set()
         # One region for all: huge pages need 2 MiB in a row, and most tensors are about that size.
-        self._pool = pages(sum(packed_bytes(tensor) for tensor in file.tensors.values()), huge=True)
+        self._pool = pages(sum(packed_bytes(tensor, borrow) for tensor in file.tensors.values()), huge=True)
         self._pool_used = 0
 
     def has(self, name: str) -> bool:
@@ -120,16 +129,23 @@ class Weights:
                 f"convert the model again, with stacked experts."
             )
         if names[0] not in self._matrices:
-            joined = pages(sum(tensor.nbytes for tensor in tensors))
-            for at, tensor in enumerate(tensors):
-                joined[at * tensor.nbytes : (at + 1) * tensor.nbytes] = tensor.data.tobytes()
-                tensor.release()
-                self._report(tensor.nbytes)
-            kind = tensors[0].type.id
-            c = ffi.new("lmk_weight *", {"type": kind, "n_expert": len(names), "rows": rows, "cols": cols})
-            c.data = ffi.from_buffer(joined)
-            self._matrices |= dict.fromkeys(names, Matrix(c, (joined,)))
+            self._matrices |= dict.fromkeys(names, self._stacked(tensors, rows, cols))
         return self._matrices[names[0]]
+
+    def _stacked(self, tensors: Sequence[Tensor], rows: int, cols: int) -> Matrix:
+        """Packed one behind the other; where they are not packed, copied as they are, since they must lie in a row."""
+        c = ffi.new("lmk_weight *", {"type": tensors[0].type.id, "n_expert": len(tensors), "rows": rows, "cols": cols})
+        if packed_bytes(tensors[0], self._borrow):
+            parts = [self._load(tensor, rows, cols, 1) for tensor in tensors]
+            c.packed = parts[0].c.packed
+            return Matrix(c, (self._pool,))
+        joined = pages(sum(tensor.nbytes for tensor in tensors))
+        for at, tensor in enumerate(tensors):
+            joined[at * tensor.nbytes : (at + 1) * tensor.nbytes] = tensor.data.tobytes()
+            tensor.release()
+            self._report(tensor.nbytes)
+        c.data = ffi.from_buffer(joined)
+        return Matrix(c, (joined,))
 
     def bind(self, ffi: Any, struct: Any, field: str, weight: Matrix | NDArray[Any] | None) -> None:
         """Store a weight in a field of a plugin's C struct, made by `ffi`: by value or as a pointer, as declared.
@@ -171,7 +187,7 @@ class Weights:
 
     def nbytes_packed(self) -> int:
         """Memory of all packed copies."""
-        return sum(matrix.packed_bytes for matrix in self._matrices.values())
+        return sum(matrix.packed_bytes for matrix in {id(one): one for one in self._matrices.values()}.values())
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = self._file.tensor(name)
@@ -191,8 +207,9 @@ class Weights:
         )
 
     def _load(self, tensor: Tensor, rows: int, cols: int, n_expert: int) -> Matrix:
-        mapped, nbytes = self._mapped(tensor, rows, cols, n_expert), packed_bytes(tensor)
-        self._ask_ahead(tensor)
+        mapped, nbytes = self._mapped(tensor, rows, cols, n_expert), packed_bytes(tensor, self._borrow)
+        if not is_borrowed(tensor, self._borrow):
+            self._ask_ahead(tensor)
         if not nbytes:
             self._report(tensor.nbytes)
             return mapped
@@ -210,7 +227,7 @@ class Weights:
         """Have that tensor and the next ones in the file read while this one is worked on, each of them once."""
         left = tensor.nbytes + AHEAD_BYTES
         for one in islice(self._file.tensors.values(), self._order[tensor.name], None):
-            if one.name not in self._asked:
+            if one.name not in self._asked and not is_borrowed(one, self._borrow):
                 self._asked.add(one.name)
                 one.prefetch()
             left -= one.nbytes
@@ -231,9 +248,16 @@ class Weights:
             self._progress(self._done, self._total)
 
 
-def packed_bytes(tensor: Tensor) -> int:
-    """Memory that the packed copy of a tensor takes; 0 for types and shapes that are not packed."""
-    if len(tensor.shape) < 2:
+def is_borrowed(tensor: Tensor, borrow: Borrow) -> bool:
+    """Whether kernels read that tensor in the file. Experts that are single tensors are stacked, which is a copy."""
+    if borrow == "all":
+        return len(tensor.shape) > 1 and not _ONE_EXPERT.search(tensor.name)
+    return borrow == "experts" and len(tensor.shape) > 2
+
+
+def packed_bytes(tensor: Tensor, borrow: Borrow = "none") -> int:
+    """Memory that the packed copy of a tensor takes; 0 for types and shapes that are not packed, and borrowed ones."""
+    if len(tensor.shape) < 2 or is_borrowed(tensor, borrow):
         return 0
     *experts, rows, cols = tensor.shape
     return int(lib.lmk_packed_bytes(tensor.type.id, rows, cols, math.prod(experts)))

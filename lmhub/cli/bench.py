@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmhub.cli.options import Json, KVType, ModelFile, Threads
+from lmhub.cli.options import Experts, Json, KVType, ModelFile, Repack, Threads, borrowed
 
 if TYPE_CHECKING:
     from lmhub.cli.rates import Bench, Figure
@@ -64,6 +64,8 @@ def bench(
     ops: Annotated[bool, typer.Option("--ops", help="Tell as well where the time goes, op by op.")] = False,
     threads: Threads = 0,
     kv_dtype: KVType = "f16",
+    repack: Repack = True,
+    experts: Experts = "pack",
     as_json: Json = False,
 ) -> None:
     """Measure tokens per second at prefill and decode, and how close they come to the floors of this machine.
@@ -81,7 +83,13 @@ def bench(
     with hub.open(model) as file:
         sizes = _sizes(file, prefill, depth, rows, decode, quick)
         settings = EngineSettings(
-            ctx=sizes.positions, threads=threads, batch=1, kv_slots=1, kv_dtype=kv_dtype, spec=False
+            ctx=sizes.positions,
+            threads=threads,
+            batch=1,
+            kv_slots=1,
+            kv_dtype=kv_dtype,
+            borrow=borrowed(repack, experts),
+            spec=False,
         )
         [served] = load(hub, [file], settings)
         try:
@@ -163,12 +171,16 @@ def _report(served: Served, file: GGUFFile, sizes: Sizes, runs: int, with_ops: b
         tell(f"decoding {rows} at once")
         figure = bench.decode(min(sizes.depths, default=0), rows, with_ops and rows == max(sizes.rows))
         report["batch"].append(_entry("rows", rows, figure, bench, file))
-    weights = {
+    weights: dict[str, Any] = {
         "file_bytes": file.nbytes,
         "weight_bytes_per_token": cost.decode(0).nbytes,
         "kv_bytes_per_position": cost.kv_row,
         "operations_per_token": sum(cost.decode(0).operations.values()),
     }
+    if (routed := cost.routed) is not None:
+        steps = sorted({1, *sizes.rows, *(min(tokens, bench.chunk) for tokens in sizes.prefill)})
+        shares = {rows: routed.touched(rows) for rows in steps}
+        weights["experts"] = {"count": routed.n_expert, "used": routed.n_used, "expected_share": shares}
     return {"model": served.model.id, "runs": runs, "machine": _machine(bench), "weights": weights, **report}
 
 

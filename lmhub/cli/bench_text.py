@@ -61,6 +61,12 @@ def _facts(report: Report) -> list[tuple[str, str]]:
             f"{size(weights['kv_bytes_per_position'])} of cache for each position before it",
         )
     )
+    if "experts" in weights:
+        one = weights["experts"]
+        shares = ", ".join(f"{100 * share:.0f} % for {rows}" for rows, share in one["expected_share"].items())
+        rows.append(
+            ("experts", f"{one['used']} of {one['count']} for each row; share expected in a step: {shares} rows")
+        )
     return rows
 
 

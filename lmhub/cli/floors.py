@@ -120,6 +120,11 @@ class Costs:
                 operations[matrix.unit] = operations.get(matrix.unit, 0.0) + matrix.operations(n)
         return Work(nbytes, operations)
 
+    @property
+    def routed(self) -> Matrix | None:
+        """A weight that has experts, if there is one; the others have as many."""
+        return next((matrix for matrix in self.matrices if matrix.n_expert > 1), None)
+
     def prefill(self, tokens: int, chunk: int) -> list[Work]:
         """The steps that read a prompt, `chunk` tokens in each; the last row's logits are wanted."""
         starts = range(0, tokens, chunk)

@@ -84,6 +84,23 @@ KVDiskSlots = Annotated[
         min=1, envvar="LMHUB_KV_DISK_SLOTS", help="Sequences in that folder, for each model.", rich_help_panel=MEMORY
     ),
 ]
+Repack = Annotated[
+    bool,
+    typer.Option(
+        "--repack/--no-repack",
+        envvar="LMHUB_REPACK",
+        help="Pack weights for speed; else read them in the file: no copy, slower, the same replies.",
+        rich_help_panel=MEMORY,
+    ),
+]
+Experts = Annotated[
+    Literal["pack", "borrow"],
+    typer.Option(
+        envvar="LMHUB_EXPERTS",
+        help="borrow: leave a mixture's experts in the file, for mixtures larger than memory.",
+        rich_help_panel=MEMORY,
+    ),
+]
 Threads = Annotated[
     int,
     typer.Option(
@@ -102,6 +119,11 @@ Spec = Annotated[
         rich_help_panel=SPEED,
     ),
 ]
+
+
+def borrowed(repack: bool, experts: str) -> Literal["none", "experts", "all"]:
+    """The setting that these two flags mean together."""
+    return "all" if not repack else "experts" if experts == "borrow" else "none"
 
 
 class Panels(TyperCommand):

@@ -17,6 +17,7 @@ from lmhub.cli.options import (
     KV_RAM,
     Batch,
     Ctx,
+    Experts,
     Json,
     KVCacheDir,
     KVDiskMax,
@@ -25,7 +26,9 @@ from lmhub.cli.options import (
     KVSlotsForce,
     KVType,
     ModelFiles,
+    Repack,
     Spec,
+    borrowed,
 )
 from lmhub.settings import MIB, EngineSettings
 
@@ -45,6 +48,8 @@ def plan(
     context: Ctx = ENGINE.ctx,
     batch: Batch = ENGINE.batch,
     kv_dtype: KVType = "f16",
+    repack: Repack = True,
+    experts: Experts = "pack",
     kv_slots: KVSlots = ENGINE.kv_slots,
     kv_slots_force: KVSlotsForce = ENGINE.kv_slots_force,
     kv_ram: KVRam = KV_RAM,
@@ -60,6 +65,7 @@ def plan(
         ctx=context,
         batch=batch,
         kv_dtype=kv_dtype,
+        borrow=borrowed(repack, experts),
         kv_slots=kv_slots,
         kv_slots_force=kv_slots_force,
         kv_ram=kv_ram * MIB,

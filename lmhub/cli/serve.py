@@ -18,6 +18,7 @@ from lmhub.cli.options import (
     SPEED,
     Batch,
     Ctx,
+    Experts,
     KVCacheDir,
     KVDiskMax,
     KVDiskSlots,
@@ -25,8 +26,10 @@ from lmhub.cli.options import (
     KVSlots,
     KVSlotsForce,
     KVType,
+    Repack,
     Spec,
     Threads,
+    borrowed,
 )
 from lmhub.errors import LmhubError
 from lmhub.settings import MIB, EngineSettings, ServerSettings
@@ -117,6 +120,8 @@ def serve(
     ] = [],  # noqa: B006
     context: Ctx = ENGINE.ctx,
     kv_dtype: KVType = "f16",
+    repack: Repack = True,
+    experts: Experts = "pack",
     kv_slots: KVSlots = ENGINE.kv_slots,
     kv_slots_force: KVSlotsForce = ENGINE.kv_slots_force,
     kv_ram: KVRam = KV_RAM,
@@ -296,6 +301,7 @@ def serve(
         batch=batch,
         queue=queue,
         kv_dtype=kv_dtype,
+        borrow=borrowed(repack, experts),
         kv_slots=kv_slots,
         kv_slots_force=kv_slots_force,
         kv_ram=kv_ram * MIB,

@@ -1,8 +1,9 @@
 /* linear.c: y = x Wᵀ for every weight type.
  *
- * Two paths. A packed weight meets activations quantised to int8, 16 outputs at a time. Any other type is expanded to
- * float32, a few rows at a time into scratch that stays in cache, and meets the activations as they are. Both work on
- * tiles of 16 output rows, which threads take from one counter; a tile's arithmetic depends on nothing else.
+ * Two paths. A weight of a type with a packed layout meets activations quantised to int8, 16 outputs at a time; where it
+ * is not packed, each 16 rows are, into scratch, whenever they are used. Any other type is expanded to float32, a few rows
+ * at a time into scratch that stays in cache, and meets the activations as they are. Both work on tiles of 16 output rows,
+ * which threads take from one counter; a tile's arithmetic depends on nothing else.
  *
  * The unit is the slot: one input row times one matrix of the weight. `linear` is the case of one matrix and all rows.
  */
@@ -68,6 +69,7 @@ typedef struct slots_job {
     const float **x;               /* (n_slots), generic path */
     float *scratch;                /* (threads, LMK_GROUP, cols), generic path, unless the type is F32 */
     uint8_t *panels;               /* (threads, cols / 32, LMK_PANEL_BLOCK), packed path, when rows are many; not Q8_0 */
+    uint8_t *fresh;                /* (threads, group), packed path, for a weight that is not packed */
     int64_t row_bytes;
 } slots_job;
 
@@ -77,10 +79,11 @@ static void packed_tiles(void *arg, int64_t begin, int64_t end, int thread)
     const lmk_form form = lmk_form_of(job->w->type);
     const int64_t cols = job->w->cols, size = lmk_group_bytes(form, cols);
     uint8_t *panel = job->panels ? job->panels + thread * (cols / LMK_BLOCK * LMK_PANEL_BLOCK) : NULL;
+    uint8_t *fresh = job->fresh ? job->fresh + thread * size : NULL;
     for (int64_t t = begin; t < end; t++) {
         const lmk_segment *s = &job->segments[t / job->tiles];
         const int64_t tile = t % job->tiles, row = tile * LMK_GROUP;
-        const uint8_t *group = (const uint8_t *)job->w->packed + (s->expert * job->tiles + tile) * size;
+        const uint8_t *group = lmk_take_groups(job->w, s->expert * job->tiles + tile, 1, fresh);
         const lmk_q8_block *const *x = (const lmk_q8_block *const *)job->xq + s->first;
         const int n_out = (int)lmk_min(LMK_GROUP, job->w->rows - row);
         lmk_dot_group(job->kernels, job->w->type, job->y + s->first, row, n_out, group, x, s->count, cols, panel);
@@ -182,6 +185,10 @@ static int plan_packed(product *p, slots_job *job, lmk_work *work)
         job->panels = lmk_alloc(p->c, (size_t)(p->width * n_blocks) * LMK_PANEL_BLOCK);
         if (!job->panels) return -1;
     }
+    if (!w->packed) {
+        job->fresh = lmk_alloc(p->c, (size_t)(p->width * lmk_group_bytes(lmk_form_of(w->type), w->cols)));
+        if (!job->fresh) return -1;
+    }
     *work = (lmk_work){ packed_tiles, job, p->slots->n_segments * job->tiles };
     return 0;
 }
@@ -206,7 +213,8 @@ static int plan(product *p, slots_job *job, lmk_work *work, float *y)
     job->y = lmk_alloc(p->c, (size_t)p->slots->n * sizeof *job->y);
     if (job->row_bytes < 0 || !job->y) return -1;
     for (int64_t i = 0; i < p->slots->n; i++) job->y[i] = y + (p->slots->y_index ? p->slots->y_index[i] : i) * w->rows;
-    return w->packed ? plan_packed(p, job, work) : plan_generic(p, job, work);
+    const int packable = lmk_packed_bytes(w->type, w->rows, w->cols, w->n_expert) > 0;
+    return packable ? plan_packed(p, job, work) : plan_generic(p, job, work);
 }
 
 typedef struct works {

@@ -1,11 +1,15 @@
-/* packed.c: from a file's blocks to the packed layouts that packed.h describes, in parallel, one group of rows at a time. */
+/* packed.c: from a file's blocks to the packed layouts that packed.h describes, in parallel, one group of rows at a time.
+ *
+ * The same lines are compiled for AVX2 as well where there is such a thing: moving bits about gives the same bits.
+ */
 #include "packed.h"
 
 #include <string.h>
 
+#define ALWAYS static inline __attribute__((always_inline))
 #define EACH_BYTE(byte) ((uint32_t)(byte) * 0x01010101u)
 
-static uint32_t word(const uint8_t *p)
+ALWAYS uint32_t word(const uint8_t *p)
 {
     uint32_t w;
     memcpy(&w, p, 4);
@@ -13,13 +17,13 @@ static uint32_t word(const uint8_t *p)
 }
 
 /* The low or high nibbles of four bytes */
-static uint32_t nibbles(const uint8_t *p, int high)
+ALWAYS uint32_t nibbles(const uint8_t *p, int high)
 {
     return word(p) >> (high ? 4 : 0) & EACH_BYTE(15);
 }
 
 /* code[t]: columns 4t to 4t + 3 of the `sub`-th 32 columns of a file's block, one per byte */
-static void read_codes(int32_t type, const uint8_t *b, int sub, uint32_t *code)
+ALWAYS void read_codes(int32_t type, const uint8_t *b, int sub, uint32_t *code)
 {
     const uint8_t *low = b;
     switch (type) {
@@ -53,7 +57,7 @@ static void read_codes(int32_t type, const uint8_t *b, int sub, uint32_t *code)
 }
 
 /* dst: this row's first word in a block's codes */
-static void write_codes(int bits, uint8_t *dst, const uint32_t *code)
+ALWAYS void write_codes(int bits, uint8_t *dst, const uint32_t *code)
 {
     uint32_t plane[8] = {0};
     const int n = bits == 8 ? 8 : bits;
@@ -67,14 +71,14 @@ static void write_codes(int bits, uint8_t *dst, const uint32_t *code)
 }
 
 /* The 6-bit scale and minimum of block `sub` in the 12 bytes that Q4_K and Q5_K share */
-static void scale_and_min(const uint8_t *s, int sub, uint32_t *scale, uint32_t *min)
+ALWAYS void scale_and_min(const uint8_t *s, int sub, uint32_t *scale, uint32_t *min)
 {
     *scale = sub < 4 ? s[sub] & 63u : (s[sub + 4] & 15u) | (s[sub - 4] >> 2 & 48u);
     *min = sub < 4 ? s[sub + 4] & 63u : s[sub + 4] >> 4 | (s[sub] >> 2 & 48u);
 }
 
 /* The scales of a file's block as row i of a unit's record */
-static void write_scales(int32_t type, const uint8_t *b, uint8_t *unit, int i)
+ALWAYS void write_scales(int32_t type, const uint8_t *b, uint8_t *unit, int i)
 {
     uint8_t *d = unit + 2 * i, *rest = unit + 32 + i;
     switch (type) {
@@ -110,34 +114,72 @@ static void write_scales(int32_t type, const uint8_t *b, uint8_t *unit, int i)
     memcpy(d, b, 2);
 }
 
+/* `count` rows at src as one group at dst */
+ALWAYS void pack_rows(const int32_t type, uint8_t *dst, const uint8_t *src, int64_t count, int64_t cols)
+{
+    const lmk_form f = lmk_form_of(type);
+    const int64_t n_units = cols / f.unit, bytes = lmk_type_bytes(type);
+    uint8_t *scales = dst + lmk_code_bytes(f, cols);
+    if (count < LMK_GROUP) memset(dst, 0, (size_t)lmk_group_bytes(f, cols));
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t u = 0; u < n_units; u++, src += bytes) {
+            write_scales(type, src, scales + u * f.unit_bytes, (int)i);
+            for (int sub = 0; sub < f.unit / LMK_BLOCK; sub++) {
+                uint32_t code[8];
+                read_codes(type, src, sub, code);
+                write_codes(f.bits, dst + (u * (f.unit / LMK_BLOCK) + sub) * 64 * f.bits + i * 4, code);
+            }
+        }
+}
+
+/* A constant type is what makes it fast. */
+ALWAYS void pack_type(int32_t type, uint8_t *dst, const uint8_t *src, int64_t count, int64_t cols)
+{
+#define CASE(type) \
+    case type: pack_rows(type, dst, src, count, cols); break;
+    switch (type) {
+        CASE(LMK_Q4_0) CASE(LMK_Q4_1) CASE(LMK_Q5_0) CASE(LMK_Q5_1) CASE(LMK_Q8_0) CASE(LMK_Q4_K) CASE(LMK_Q5_K)
+        CASE(LMK_Q6_K) CASE(LMK_IQ4_NL) CASE(LMK_IQ4_XS) CASE(LMK_MXFP4)
+    }
+#undef CASE
+}
+
+static void pack_plain(int32_t type, uint8_t *dst, const uint8_t *src, int64_t count, int64_t cols)
+{
+    pack_type(type, dst, src, count, cols);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void pack_avx2(int32_t type, uint8_t *dst, const uint8_t *src, int64_t count, int64_t cols)
+{
+    pack_type(type, dst, src, count, cols);
+}
+#define PACK (__builtin_cpu_supports("avx2") ? pack_avx2 : pack_plain)
+#else
+#define PACK pack_plain
+#endif
+
+void lmk_pack_groups(uint8_t *dst, const lmk_weight *w, int64_t begin, int64_t end)
+{
+    const int64_t groups = lmk_groups(w->rows), size = lmk_group_bytes(lmk_form_of(w->type), w->cols);
+    const int64_t row = w->cols / lmk_type_block(w->type) * lmk_type_bytes(w->type);
+    for (int64_t g = begin; g < end; g++, dst += size) {
+        const int64_t first = g % groups * LMK_GROUP;
+        const uint8_t *src = (const uint8_t *)w->data + (g / groups * w->rows + first) * row;
+        PACK(w->type, dst, src, lmk_min(LMK_GROUP, w->rows - first), w->cols);
+    }
+}
+
 typedef struct pack_job {
     const lmk_weight *w;
     uint8_t *dst;
 } pack_job;
 
-static void pack_groups(void *arg, int64_t begin, int64_t end, int thread)
+static void pack(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const pack_job *job = arg;
-    const lmk_weight *w = job->w;
-    const lmk_form f = lmk_form_of(w->type);
-    const int64_t groups = lmk_groups(w->rows), size = lmk_group_bytes(f, w->cols), codes = lmk_code_bytes(f, w->cols);
-    const int64_t n_units = w->cols / f.unit, bytes = lmk_type_bytes(w->type);
-    for (int64_t g = begin; g < end; g++) {
-        uint8_t *dst = job->dst + g * size;
-        const int64_t first = g % groups * LMK_GROUP, count = lmk_min(LMK_GROUP, w->rows - first);
-        const uint8_t *src = (const uint8_t *)w->data + (g / groups * w->rows + first) * n_units * bytes;
-        if (count < LMK_GROUP) memset(dst, 0, (size_t)size);
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t u = 0; u < n_units; u++, src += bytes) {
-                write_scales(w->type, src, dst + codes + u * f.unit_bytes, (int)i);
-                for (int sub = 0; sub < f.unit / LMK_BLOCK; sub++) {
-                    uint32_t code[8];
-                    read_codes(w->type, src, sub, code);
-                    write_codes(f.bits, dst + (u * (f.unit / LMK_BLOCK) + sub) * 64 * f.bits + i * 4, code);
-                }
-            }
-    }
+    lmk_pack_groups(job->dst + begin * lmk_group_bytes(lmk_form_of(job->w->type), job->w->cols), job->w, begin, end);
 }
 
 int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert)
@@ -153,6 +195,6 @@ int lmk_pack(const lmk_weight *w, void *dst)
         return lmk_fail("Weights of type %d and %lld columns have no packed layout; use them as they are.", w->type,
                         (long long)w->cols);
     pack_job job = { w, dst };
-    lmk_parallel(lmk_threads(), w->n_expert * lmk_groups(w->rows), 4, pack_groups, &job);
+    lmk_parallel(lmk_threads(), w->n_expert * lmk_groups(w->rows), 4, pack, &job);
     return 0;
 }

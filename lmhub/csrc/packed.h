@@ -93,4 +93,15 @@ void lmk_expand_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64
 
 static inline int64_t lmk_groups(int64_t rows) { return (rows + LMK_GROUP - 1) / LMK_GROUP; }
 
+/* packed.c: groups [begin, end) of w, counted over all its matrices, packed at dst */
+void lmk_pack_groups(uint8_t *dst, const lmk_weight *w, int64_t begin, int64_t end);
+
+/* Groups [g, g + n) of w as they are packed, or, of a weight that is not, packed into `fresh` on the spot: the same bits */
+static inline const uint8_t *lmk_take_groups(const lmk_weight *w, int64_t g, int64_t n, uint8_t *fresh)
+{
+    if (w->packed) return (const uint8_t *)w->packed + g * lmk_group_bytes(lmk_form_of(w->type), w->cols);
+    lmk_pack_groups(fresh, w, g, g + n);
+    return fresh;
+}
+
 #endif

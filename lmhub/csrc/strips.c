@@ -30,6 +30,7 @@ typedef struct strips_job {
     const lmk_weight *w;
     float *const *y;
     uint8_t *panels;               /* (threads, 2, panel_bytes), unless the type is Q8_0 */
+    uint8_t *fresh;                /* (threads, 2, group_bytes), for a weight that is not packed */
     int64_t groups, pairs;         /* per matrix */
     int64_t group_bytes, panel_bytes, n_tasks;
     int width;
@@ -79,10 +80,17 @@ lmk_strips *lmk_lay_out(lmk_ctx *c, const lmk_q8_block *const *x, int64_t cols, 
     return s;
 }
 
-static const uint8_t *weights(const strips_job *job, int64_t task)
+/* The first of a task's groups, counted over all matrices */
+static int64_t group_of(const strips_job *job, int64_t task)
 {
-    const int32_t expert = job->of->parts[task / job->pairs].s.expert;
-    return (const uint8_t *)job->w->packed + (expert * job->groups + task % job->pairs * 2) * job->group_bytes;
+    return job->of->parts[task / job->pairs].s.expert * job->groups + task % job->pairs * 2;
+}
+
+/* Where the two groups of a later task lie, for them to be fetched; NULL where they are not two, or not packed */
+static const uint8_t *ahead_of(const strips_job *job, int64_t task)
+{
+    if (task >= job->n_tasks || task % job->pairs * 2 + 1 >= job->groups || !job->w->packed) return NULL;
+    return (const uint8_t *)job->w->packed + group_of(job, task) * job->group_bytes;
 }
 
 static void multiply(void *arg, int64_t begin, int64_t end, int thread)
@@ -90,18 +98,19 @@ static void multiply(void *arg, int64_t begin, int64_t end, int thread)
     const strips_job *job = arg;
     const lmk_kernels *kernels = job->of->kernels;
     uint8_t *panels = job->panels ? job->panels + thread * 2 * job->panel_bytes : NULL;
+    uint8_t *fresh = job->fresh ? job->fresh + thread * 2 * job->group_bytes : NULL;
     const int64_t cols = job->w->cols, rows = job->w->rows;
     for (int64_t t = begin; t < end; t++) {
         const part *p = &job->of->parts[t / job->pairs];
         float *const *y = job->y + p->s.first;
         const int64_t i0 = t % job->pairs * 2 * LMK_GROUP;
-        const uint8_t *w = weights(job, t);
+        const int64_t n_groups = lmk_min(2, job->groups - t % job->pairs * 2);
+        const uint8_t *w = lmk_take_groups(job->w, group_of(job, t), n_groups, fresh);
         if (p->strips) {
             /* The next task, or the one that this thread will most likely take when its chunk is done. */
             const int64_t ahead = t + 1 < end ? t + 1 : end + (job->width - 1) * (end - begin);
-            const int both = ahead < job->n_tasks && ahead % job->pairs * 2 + 1 < job->groups;
             kernels->dot_strips(job->w->type, y, i0, (int)lmk_min(2 * LMK_GROUP, rows - i0), w, job->group_bytes, p->strips,
-                                p->s.count, cols, both ? weights(job, ahead) : NULL, panels);
+                                p->s.count, cols, ahead_of(job, ahead), panels);
         } else {
             for (int64_t i = i0; i < lmk_min(i0 + 2 * LMK_GROUP, rows); i += LMK_GROUP, w += job->group_bytes)
                 lmk_dot_group(kernels, job->w->type, y, i, (int)lmk_min(LMK_GROUP, rows - i), w, job->of->x + p->s.first,
@@ -120,6 +129,10 @@ int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_w
     if (w->type != LMK_Q8_0) {
         job->panels = lmk_alloc(c, (size_t)(job->width * 2 * job->panel_bytes));
         if (!job->panels) return -1;
+    }
+    if (!w->packed) {
+        job->fresh = lmk_alloc(c, (size_t)(job->width * 2 * job->group_bytes));
+        if (!job->fresh) return -1;
     }
     job->groups = lmk_groups(w->rows);
     job->pairs = (job->groups + 1) / 2;

@@ -37,8 +37,8 @@ typedef struct lmk_weight {        /* n_expert matrices of (rows, cols); a plain
     int32_t type;                  /* GGML type id of `data` */
     int32_t n_expert;
     int64_t rows, cols;
-    const void *data;              /* file layout, (n_expert, rows, cols) */
-    const void *packed;            /* the kernels' own layout, or NULL when the kernels read `data` */
+    const void *data;              /* file layout, (n_expert, rows, cols); NULL where only `packed` is left */
+    const void *packed;            /* the kernels' own layout, or NULL when the kernels read `data`; the bits are the same */
 } lmk_weight;
 
 typedef struct lmk_kv {            /* the KV cache of one sequence over n_layer attention layers of one geometry */

@@ -163,6 +163,19 @@ class FamilyConformance:
         got, want = drive.logits_of(model, tokens), oracle(open_gguf(path), tokens)
         assert nmse(got, want) <= (1e-6 if kind in self.exact_kinds else 2e-3)
 
+    @pytest.mark.parametrize("n", [1, 24])
+    def test_weights_that_stay_in_the_file_give_the_same_bits(self, n: int, tmp_path: Path) -> None:
+        """`LoadOptions.borrow`: the plan counts no packed copy, and there is none to be seen in the logits."""
+        path = write(tmp_path / "wide.gguf", self.wide, GGMLType.Q8_0)
+        packed, borrowed = (drive.load(self.plugin, path, N_CTX, borrow=one) for one in ("none", "all"))
+        tokens = drive.random_tokens(n, packed.n_vocab)
+        assert _same(drive.logits_of(borrowed, tokens), drive.logits_of(packed, tokens))
+        family = drive.family_of(self.plugin, self.wide.arch)
+        if family.plan is not None:
+            module, _, name = family.plan.partition(":")
+            options = LoadOptions(n_ctx=N_CTX, kv_dtype="f32", borrow="all")
+            assert getattr(import_module(module), name)(open_gguf(path), options).weights_packed == 0
+
     # --- row invariance, bit for bit ---------------------------------------------------------------------------------
 
     def test_cuts_do_not_matter(self, tiny: Tiny, model: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmhub.family import Family, LoadOptions
+from lmhub.family import Borrow, Family, LoadOptions
 from lmhub.gguf import open_gguf
 from lmhub.model import CausalLM, Chunk, State
 
@@ -23,11 +23,13 @@ def family_of(plugin: str, arch: str) -> Family:
     return next(family for family in families if arch in family.archs)
 
 
-def load(plugin: str, path: str | os.PathLike[str], n_ctx: int = 256, kv_dtype: str = "f32") -> Any:
+def load(
+    plugin: str, path: str | os.PathLike[str], n_ctx: int = 256, kv_dtype: str = "f32", borrow: Borrow = "none"
+) -> Any:
     """The model in that file, loaded by that plugin module. float32 KV by default, for exact comparisons."""
     file = open_gguf(path)
     module, _, name = family_of(plugin, file.architecture).load.partition(":")
-    return getattr(import_module(module), name)(file, LoadOptions(n_ctx=n_ctx, kv_dtype=kv_dtype))
+    return getattr(import_module(module), name)(file, LoadOptions(n_ctx=n_ctx, kv_dtype=kv_dtype, borrow=borrow))
 
 
 def logits_of(model: CausalLM, tokens: Sequence[int], cut: int | None = None, state: State | None = None) -> F32:

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from lmhub.gguf import GGMLType
+from lmhub.testing.tiny import tiny_gguf
+
 Invoke = Callable[..., Any]
 
 
@@ -42,6 +45,21 @@ def test_the_ops_of_a_report_add_up(tiny: Path, invoke: Invoke) -> None:
     products = [op for op in report["decode"][0]["ops"] if op["op"].startswith("linear")]
     assert {"ffn_gate, ffn_up F32", "attn_q F32", "token_embd F32"} <= {op["of"] for op in products}
     assert all(op["percent"] > 0 for op in products)
+
+
+def test_a_mixture_that_stays_in_its_file(tmp_path: Path, invoke: Invoke) -> None:
+    more = {"n_expert": 8, "n_expert_used": 2}
+    moe = tiny_gguf("qwen3moe", tmp_path / "moe.gguf", kind=GGMLType.Q8_0, qk_norm=True, **more)
+    sizes = ("--prefill", "4", "--depth", "", "--rows", "2", "--decode", 2, "--runs", 1)
+    report = json.loads(invoke("bench", moe, *sizes, "--no-repack", "--ops", "--json").stdout)
+    assert report["weights"]["experts"]["count"] == 8 and report["weights"]["experts"]["used"] == 2
+    shares = report["weights"]["experts"]["expected_share"]
+    assert list(shares) == ["1", "2", "4"]
+    assert list(shares.values()) == pytest.approx([0.25, 0.4375, 1 - 0.75**4])
+    of = {op["of"] for op in report["prefill"][0]["ops"] if op["op"].startswith("linear_experts")}
+    assert of == {"ffn_gate_exps, ffn_up_exps Q8_0", "ffn_down_exps Q8_0"}
+    said = invoke("bench", moe, *sizes, "--experts", "borrow").stdout
+    assert "2 of 8 for each row; share expected in a step: 25 % for 1, 44 % for 2, 68 % for 4 rows" in said
 
 
 def test_a_report_for_people(tiny: Path, invoke: Invoke) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lmhub.gguf import GGMLType, open_gguf
 from lmhub.machine import Memory
 from lmhub.testing.tiny import tiny_gguf
 
@@ -58,6 +59,29 @@ def test_the_json_of_a_plan(tiny: Path, invoke: Invoke) -> None:
     check(one, SCHEMA)
     items = {item["name"]: item["nbytes"] for item in one["items"]}
     assert items["KV cache"] == 5 * one["per_slot"] and items["KV beyond the slots"] == 2 << 20
+
+
+def packed(said: Any) -> int:
+    [one] = json.loads(said.stdout)["plans"]
+    return sum(item["nbytes"] for item in one["items"] if item["name"] == "weights, packed")
+
+
+def test_weights_that_stay_in_the_file(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a mixture, experts alone or everything; and what a plan says where that is what would help."""
+    kind, more = GGMLType.Q8_0, {"n_expert": 64, "n_expert_used": 2, "n_ff": 256}
+    moe = tiny_gguf("qwen3moe", tmp_path / "moe.gguf", kind=kind, qk_norm=True, **more)
+    whole, without, nothing = (
+        packed(invoke("plan", moe, "--json", *flags)) for flags in ([], ["--experts", "borrow"], ["--no-repack"])
+    )
+    with open_gguf(moe) as file:
+        experts = sum(tensor.nbytes for tensor in file.tensors.values() if len(tensor.shape) > 2)
+    assert (whole - without, nothing) == (experts, 0)
+    assert packed(invoke("plan", moe, "--json", env={"LMHUB_EXPERTS": "borrow"})) == without
+    assert packed(invoke("plan", moe, "--json", env={"LMHUB_REPACK": "0"})) == 0
+    free = json.loads(invoke("plan", moe, "--json", "--experts", "borrow").stdout)["plans"][0]["totals"]["worst"]
+    monkeypatch.setattr("lmhub.hub.memory", lambda: Memory(free, free))
+    assert "--experts borrow" in invoke("plan", moe).output.partition("What would help:")[2]
+    assert invoke("plan", moe, "--experts", "borrow").exit_code == 0
 
 
 @pytest.mark.usefixtures("short")

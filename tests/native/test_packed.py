@@ -117,6 +117,25 @@ def test_experts_are_products_with_their_own_matrix(kind: GGMLType, ops: Any, rn
 
 
 @kinds
+@pytest.mark.parametrize("n", [1, 4, 40])
+def test_a_weight_that_is_not_packed_gives_the_same_bits(
+    kind: GGMLType, n: int, ops: Any, rng: np.random.Generator, thread_counts: Any
+) -> None:
+    """Rows are packed when they are used: for few rows of x and for many, experts, groups that are not full."""
+    n_expert, data, x = 3, stored(kind, 3 * ROWS, COLS, rng), rng.standard_normal((n, COLS), np.float32)
+    r, _, _ = ops.route(rng.standard_normal((n, n_expert), np.float32), 2)
+
+    def products(pack: bool) -> list[bytes]:
+        plain = ops.weight(kind.id, data, 3 * ROWS, COLS, pack=pack)
+        experts = ops.weight(kind.id, data, ROWS, COLS, n_expert, pack=pack)
+        return [y.tobytes() for y in (*ops.linear_many([plain, plain], x), ops.linear_experts(experts, x, r, False))]
+
+    packed = products(True)
+    for _ in thread_counts():
+        assert products(False) == packed
+
+
+@kinds
 def test_rounding_activations_loses_less_than_in_blocks_of_256(
     kind: GGMLType, ops: Any, rng: np.random.Generator
 ) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from lmhub import native, weights
 from lmhub.errors import ModelFileError, UnsupportedModel
+from lmhub.family import Borrow
 from lmhub.gguf import GGMLType, GGUFFile, GGUFWriter, Tensor, open_gguf
 from lmhub.gguf.quant import dequantize
-from lmhub.weights import Matrix, Weights
+from lmhub.weights import Matrix, Weights, packed_bytes
 
 ROWS, COLS = 70, 96
 
@@ -154,6 +155,41 @@ def test_a_type_without_kernel_is_refused(tmp_path: Path) -> None:
         pytest.raises(UnsupportedModel, match=r"ids\.weight of type I32"),
     ):
         Weights(opened).matrix("ids.weight", 4, 4)
+
+
+def test_borrowed_weights_are_left_in_the_file(file: GGUFFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Tensor, "prefetch", lambda tensor: asked.append(tensor.name))
+    packed: dict[Borrow, list[bool]] = {}
+    for borrow in ("none", "experts", "all"):
+        taken = Weights(file, borrow=borrow)
+        both = taken.matrix("packed.weight", ROWS, COLS), taken.matrix("experts.weight", ROWS, COLS, 3)
+        packed[borrow] = [bool(one.packed_bytes) for one in both]
+        assert taken.nbytes_packed() == sum(packed_bytes(tensor, borrow) for tensor in file.tensors.values())
+        assert (borrow == "none") == ("experts.weight" in asked)
+        asked.clear()
+    assert packed == {"none": [True, True], "experts": [True, False], "all": [False, False]}
+
+
+@pytest.mark.parametrize("borrow", ["none", "all"])
+def test_stacked_matrices_of_a_packed_type_are_packed_one_by_one(
+    borrow: Borrow, tmp_path: Path, kernels: Callable[..., Any], rng: np.random.Generator
+) -> None:
+    """They cannot be borrowed: what is one weight must lie in one piece."""
+    names = [f"blk.0.ffn_up.{expert}.weight" for expert in range(3)]
+    with GGUFWriter(tmp_path / "old.gguf", "test") as out:
+        for name in names:
+            out.add_tensor(name, rng.standard_normal((ROWS, COLS), np.float32), GGMLType.Q8_0)
+    with open_gguf(tmp_path / "old.gguf") as opened:
+        taken, alone, ops = Weights(opened, borrow=borrow), Weights(opened), kernels(None)
+        stacked = taken.stack(names, ROWS, COLS)
+        assert stacked.packed_bytes == taken.nbytes_packed() > 0
+        x, logits = rng.standard_normal((9, COLS), np.float32), rng.standard_normal((9, 3), np.float32)
+        r, expert, _ = ops.route(logits, 1)
+        y = ops.linear_experts(ops.ffi.cast("lmk_weight *", stacked.address), x, r, False)
+        for row, which in enumerate(expert[:, 0]):
+            own = product(ops, alone.matrix(names[which], ROWS, COLS), x[row : row + 1])
+            assert y[row].tobytes() == own.tobytes()
 
 
 def test_plain_matrices_stack_into_experts(file: GGUFFile, kernels: Callable[..., Any]) -> None:

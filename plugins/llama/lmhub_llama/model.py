@@ -165,7 +165,7 @@ def load(file: GGUFFile, options: LoadOptions) -> Model:
     """The model in an open llama file. Raises ModelFileError or UnsupportedModel naming what is wrong."""
     bind(lib, "lmhub-llama")
     hp = Hparams.from_gguf(file)
-    weights = Weights(file, options.progress)
+    weights = Weights(file, options.progress, options.borrow)
     factors = None
     if weights.has("rope_freqs.weight"):
         tensor = file.tensor("rope_freqs.weight")

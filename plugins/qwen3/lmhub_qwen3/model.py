@@ -216,7 +216,7 @@ def load(file: GGUFFile, options: LoadOptions) -> Model:
     """The model in an open qwen3 or qwen3moe file. Raises ModelFileError or UnsupportedModel naming what is wrong."""
     bind(lib, "lmhub-qwen3")
     hp = Hparams.from_gguf(file)
-    weights = Weights(file, options.progress)
+    weights = Weights(file, options.progress, options.borrow)
     model = Model(hp, read_rope(Keys(file), hp.head_dim, hp.n_ctx_train), weights, options)
     block_count = Keys(file).whole("block_count", 1, 1024)
     weights.finish((*SKIPPED, *(f"blk.{i}.*" for i in range(hp.n_layer, block_count))))
