@@ -7,6 +7,7 @@ Knows no architecture: the family hands over its ffi and a function of (spans, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from lmhub.errors import KernelError, PromptTooLong, RequestError
 from lmhub.family import KVDtype, LoadOptions
 from lmhub.gguf import GGUFFile
 from lmhub.kv import KVGroups, KVState, Layers
-from lmhub.model import Chunk, MemoryPlan, State
-from lmhub.native import check, lib
+from lmhub.model import CausalLM, Chunk, MemoryPlan, State
+from lmhub.native import Context, check, lib
 from lmhub.weights import packed_bytes
 
 StepFunction = Callable[[Any, int, Any, int, Any], int]
@@ -60,6 +61,36 @@ class Geometry:
     def _nbytes(self, n_ctx: int) -> int:
         """Bytes of a cache of `n_ctx` positions."""
         return sum(KVState.nbytes_for(*group, n_ctx, self.dtype) for group in self.groups)
+
+
+class RaggedModel(CausalLM):
+    """A family's model: `forward(model, ctx, spans, n_spans, tokens, n, logits)` of its C, and the struct `model`.
+
+    `keep` is whatever the struct points to and nothing else holds.
+    """
+
+    def __init__(
+        self, ffi: Any, forward: Any, model: Any, geometry: Geometry, *, n_vocab: int, n_ctx_train: int, keep: Any
+    ):
+        self.n_vocab, self.n_ctx_train = n_vocab, n_ctx_train
+        self.context = Context()
+        self._geometry = geometry
+        self._keep: Any = (model, keep)
+        step = partial(forward, model, ffi.cast("lmk_ctx *", self.context.address))
+        self._run = RaggedForward(ffi, step, n_vocab, geometry)
+
+    def new_state(self, n_ctx: int) -> State:
+        return self._geometry.state(n_ctx)
+
+    def forward(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        return self._run(chunks)
+
+    def abort(self) -> None:
+        self.context.abort()
+
+    def close(self) -> None:
+        self._run.close()
+        self._keep = None
 
 
 class RaggedForward:

@@ -45,6 +45,13 @@ class Keys:
             self._refuse(name, value, f"one or {n_layer} whole numbers from {low} to {high}")
         return tuple(values)
 
+    def flags(self, name: str, n_layer: int) -> tuple[bool, ...]:
+        """One truth value for each layer, from an array of booleans, or of zeros and ones. Raises ModelFileError."""
+        value = self._value(name, None)
+        if not isinstance(value, list | tuple) or len(value) < n_layer or any(one not in (0, 1) for one in value):
+            self._refuse(name, value, f"an array of {n_layer} truth values")
+        return tuple(bool(one) for one in value[:n_layer])
+
     def uniform(self, name: str, n_layer: int, low: int, high: int, default: int | None = None) -> int:
         """Like `per_layer`, for a model with the same value in every layer. Raises UnsupportedModel if it has not."""
         values = self.per_layer(name, n_layer, low, high, default)

@@ -30,14 +30,10 @@ def read_rope(keys: Keys, head_dim: int, n_ctx_train: int, factors: NDArray[np.f
     `factors` `(n_pairs,)` divide the frequencies first (Llama 3 files store them as `rope_freqs.weight`). Raises
     ModelFileError for numbers out of range, UnsupportedModel for another scaling than none, linear and yarn.
     """
-    n_rot = keys.whole("rope.dimension_count", 2, head_dim, head_dim)
-    if n_rot % 2:
-        raise _damaged(keys, f"{n_rot} rotated entries per head are not pairs")
-    base = keys.real("rope.freq_base", 1.001, 1e12, 10000.0)
-    theta = base ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)
+    theta = frequencies(keys, head_dim)
     if factors is not None:
         if factors.shape != theta.shape or not (np.isfinite(factors).all() and (factors > 1e-6).all()):
-            raise _damaged(keys, f"rope_freqs.weight holds {factors.size} numbers, not {n_rot // 2} positive ones")
+            raise _damaged(keys, f"rope_freqs.weight holds {factors.size} numbers, not {theta.size} positive ones")
         theta = theta / factors
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn"):
@@ -54,7 +50,22 @@ def read_rope(keys: Keys, head_dim: int, n_ctx_train: int, factors: NDArray[np.f
     if kind == "linear":
         return Rope(theta / factor, magnitude)
     original = keys.whole("rope.scaling.original_context_length", 1, 1 << 31, n_ctx_train)
-    return _yarn(keys, Rope(theta, magnitude), base=base, factor=factor, original=original)
+    return _yarn(keys, Rope(theta, magnitude), base=_base(keys), factor=factor, original=original)
+
+
+def frequencies(keys: Keys, head_dim: int, suffix: str = "") -> NDArray[np.float64]:
+    """Radians per position of every rotated pair `(n_pairs,)`, before any scaling.
+
+    `suffix` ends the names of the keys, where a model has a second rotation. Raises ModelFileError.
+    """
+    n_rot = keys.whole(f"rope.dimension_count{suffix}", 2, head_dim, head_dim)
+    if n_rot % 2:
+        raise _damaged(keys, f"{n_rot} rotated entries per head are not pairs")
+    return _base(keys, suffix) ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)
+
+
+def _base(keys: Keys, suffix: str = "") -> float:
+    return keys.real(f"rope.freq_base{suffix}", 1.001, 1e12, 10000.0)
 
 
 def _damaged(keys: Keys, what: str) -> ModelFileError:

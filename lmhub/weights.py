@@ -66,6 +66,7 @@ class Weights:
         self._matrices: dict[str, Matrix] = {}
         self._tables: dict[str, Matrix] = {}
         self._vectors: dict[str, NDArray[np.float32]] = {}
+        self._bound: list[Matrix | NDArray[Any]] = []
         self._total = sum(tensor.nbytes for tensor in file.tensors.values())
         self._done = 0
         self._order = {name: at for at, name in enumerate(file.tensors)}
@@ -150,10 +151,12 @@ class Weights:
     def bind(self, ffi: Any, struct: Any, field: str, weight: Matrix | NDArray[Any] | None) -> None:
         """Store a weight in a field of a plugin's C struct, made by `ffi`: by value or as a pointer, as declared.
 
-        None leaves the field as it is: zero, in a struct that `ffi.new` made. This object must outlive the struct.
+        None leaves the field as it is: zero, in a struct that `ffi.new` made. This object keeps the weight, and must
+        outlive the struct.
         """
         if weight is None:
             return
+        self._bound.append(weight)
         kind = ffi.typeof(struct)
         declared = dict((kind.item if kind.kind == "pointer" else kind).fields)[field].type
         if declared.kind == "struct":

@@ -338,6 +338,10 @@ def score_vocabulary() -> dict[str, Any]:
     return {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
 
 
+SLIDING = {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
+BEHIND = {f"blk.{i}.{norm}.weight": (64,) for i in range(2) for norm in ("post_attention_norm", "post_ffw_norm")}
+
+
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Sound models of every kind that is served."""
@@ -349,6 +353,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "qwen3moe": (decoder("qwen3moe", qk_norm=True, n_expert=4, n_ff=64, tied=True), GGMLType.Q8_0),
         "llama": (decoder("llama", **{"rope.dimension_count": 32}), GGMLType.F32),
         "mixtral": (decoder("llama", n_expert=4, n_ff=64, tied=True), GGMLType.F32),
+        "gemma3": (decoder("gemma3", qk_norm=True, tied=True, **SLIDING).with_tensors(BEHIND), GGMLType.Q8_0),
         "scored": (replace(decoder("llama", tied=True).with_tensors(rows), metadata=spoken), GGMLType.F16),
     }
     return {name: write(folder / f"{name}.gguf", tiny, kind) for name, (tiny, kind) in models.items()}
@@ -377,7 +382,17 @@ def test_mutants_of_tiny_models(sources: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_mutants_of_golden_models(shared: Path, tmp_path: Path) -> None:
-    folders = ("qwen3", "qwen3moe", "qwen3-k256", "llama", "llama-spm", "llama3-rope")
+    folders = (
+        "qwen3",
+        "qwen3moe",
+        "qwen3-k256",
+        "llama",
+        "llama-spm",
+        "llama3-rope",
+        "gemma3",
+        "gemma4-e2b",
+        "gemma4-moe",
+    )
     paths = [sorted((shared / "zoo" / name).glob("model-q*.gguf"))[0] for name in folders]
     outcomes = run_child(tmp_path / "mutant.gguf", paths)
     assert outcomes["load answered"] > N_MUTANTS // 20 < outcomes["load refused"], outcomes

@@ -36,6 +36,7 @@ def loaded_after(statement: str) -> set[str]:
         ("import lmhub.types, lmhub.errors, lmhub.settings, lmhub.plugins, lmhub.model", set()),
         ("import lmhub_qwen3", set()),
         ("import lmhub_llama", set()),
+        ("import lmhub_gemma4", set()),
         ("import lmhub.testing.plugin", set()),
         ("import lmhub.cli", {"typer", "rich"}),
         ("import lmhub.gguf", set()),

@@ -17,6 +17,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* cdef: begin */
 #define LMK_ABI_MAJOR 1
@@ -135,6 +136,33 @@ int lmk_bind(uintptr_t table)
     if (api->abi_minor < LMK_ABI_MINOR) return -2;
     lmk = api;
     return 0;
+}
+
+/* ---- what every forward does ---- */
+
+static inline float *lmk_floats(lmk_ctx *c, int64_t count) { return lmk->alloc(c, (size_t)count * sizeof(float)); }
+
+static inline int lmk_no_memory(int64_t n)
+{
+    return lmk->fail("There is no memory left for a step of %lld rows; lower the batch size.", (long long)n);
+}
+
+/* How many of the span's rows, its last ones, somebody wants the logits of */
+static inline int32_t lmk_wanted(const lmk_span *span)
+{
+    return span->want == LMK_WANT_ALL ? span->n : span->want == LMK_WANT_LAST ? 1 : 0;
+}
+
+/* The wanted rows of x (n, width) move to its front. Returns their number. */
+static inline int64_t lmk_keep_wanted(float *x, int64_t width, const lmk_span *spans, int32_t n_spans)
+{
+    int64_t kept = 0;
+    for (int32_t i = 0; i < n_spans; i++) {
+        const int64_t n = lmk_wanted(&spans[i]), first = spans[i].row + spans[i].n - n;
+        memmove(x + kept * width, x + first * width, (size_t)(n * width) * sizeof(float));
+        kept += n;
+    }
+    return kept;
 }
 #endif
 

@@ -200,7 +200,7 @@ def _std(name: str, shape: tuple[int, ...]) -> float:
 def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
     import numpy as np
 
-    if name.endswith("norm.weight"):
+    if name.endswith(("norm.weight", "_scale.weight")):
         return rng.uniform(0.7, 1.3, shape).astype(np.float32)
     if name == "rope_freqs.weight":
         return rng.uniform(1.0, 8.0, shape).astype(np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_doctor_finds_a_broken_plugin(install: Callable[[str, str], Path], lmhub
 
 
 def test_doctor_misses_families(lmhub: Invoke) -> None:
-    blocked = [word for name in ("qwen3", "llama") for word in ("--block", name)]
+    blocked = [word for one in entry_points(group="lmhub") for word in ("--block", one.name)]
     done = lmhub(*blocked, "doctor", "--json")
     assert done.returncode == 1
     assert "no plugin serves a model family" in json.loads(done.stdout)["problems"][0]

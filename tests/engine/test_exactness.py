@@ -35,7 +35,7 @@ from lmhub.settings import MIB, EngineSettings
 from lmhub.testing.drive import load
 from lmhub.testing.fake import PATIENCE_S, FakeModel, FakeState, FakeTokenizer
 from lmhub.testing.timetable import Asked, Hooked, Outcome, play
-from lmhub.testing.tiny import tiny_gguf
+from lmhub.testing.tiny import decoder, tiny_gguf, write
 from lmhub.tokenize import Tokenizer, load_tokenizer
 from lmhub.types import GenerationRequest, GrammarSpec, SamplingParams
 
@@ -327,15 +327,30 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(dict.fromkeys(("f16", "q8_0"), Loops()), FakeTokenizer(), tmp_path_factory.mktemp("scripted"))
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    path = tiny_gguf(
-        "qwen3", tmp_path_factory.mktemp("exact") / "tiny.gguf", qk_norm=True, tied=True, n_ctx=N_CTX, seed=3
-    )
-    models = {dtype: load("lmhub_qwen3", path, n_ctx=N_CTX, kv_dtype=dtype) for dtype in ("f16", "q8_0")}
+def bench_of(plugin: str, path: Path) -> Bench:
+    """A model file, with either cache."""
+    models = {dtype: load(plugin, path, n_ctx=N_CTX, kv_dtype=dtype) for dtype in ("f16", "q8_0")}
     with open_gguf(path) as file:
         tokenizer = load_tokenizer(file.metadata)
-    return Bench(models, tokenizer, tmp_path_factory.mktemp("real"))
+    folder = path.parent / "states"
+    folder.mkdir()
+    return Bench(models, tokenizer, folder)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    path = tmp_path_factory.mktemp("real") / "tiny.gguf"
+    return bench_of("lmhub_qwen3", tiny_gguf("qwen3", path, qk_norm=True, tied=True, n_ctx=N_CTX, seed=3))
+
+
+@pytest.fixture(scope="module")
+def sliding(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Two layers that see a window of 40 positions, and one that sees all; each kind has a cache of its own."""
+    keys = {"attention.sliding_window": 40, "attention.sliding_window_pattern": 3}
+    model = decoder("gemma3", n_layer=3, qk_norm=True, tied=True, n_ctx=N_CTX, **keys)
+    norms = {f"blk.{i}.{norm}.weight": (64,) for i in range(3) for norm in ("post_attention_norm", "post_ffw_norm")}
+    path = write(tmp_path_factory.mktemp("sliding") / "tiny.gguf", model.with_tensors(norms), seed=3)
+    return bench_of("lmhub_gemma4", path)
 
 
 @pytest.fixture(autouse=True)
@@ -363,6 +378,14 @@ def test_replies_of_a_scripted_model_are_those_of_a_run_alone(scripted: Bench, c
 @settings(max_examples=LONG or 60, **BOUNDS)
 def test_replies_of_a_real_model_are_those_of_a_run_alone(real: Bench, case: Case) -> None:
     real.check(case)
+
+
+@given(case=cases(most=10))
+@example(case=a_tour("f16"))
+@example(case=a_tour("q8_0"))
+@settings(max_examples=LONG or 15, **BOUNDS)
+def test_replies_over_caches_of_two_kinds_are_those_of_a_run_alone(sliding: Bench, case: Case) -> None:
+    sliding.check(case)
 
 
 class Swayed(Loops):

@@ -7,28 +7,18 @@ the oracle.
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 
-import lmhub
 from lmhub.family import LoadOptions
 from lmhub.gguf import open_gguf
 from lmhub.testing import drive
-from lmhub.testing.golden import NMSE_TOLERANCE, REL_TOLERANCE
-from lmhub.testing.reference import nmse, relative_error
+from lmhub.testing.mutants import Mutant, Mutants, agrees
 from lmhub.testing.rewrite import rewrite
 from lmhub.testing.tiny import Tiny, decoder, write
 
@@ -67,16 +57,6 @@ RESIDUAL = """\
 /* x += W_down("""
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """`old`, which must occur in qwen3.c, becomes `new`; `model` is the tiny model that shows the difference."""
-
-    name: str
-    old: str
-    new: str
-    model: str = "dense"
-
-
 MUTANTS = [
     Mutant("none", "", ""),
     Mutant("norms after the rotation", NORMS + ROTATIONS, ROTATIONS + NORMS),
@@ -112,59 +92,16 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def build(folder: Path, mutant: Mutant) -> ModuleType:
-    """The plugin's model module over a changed qwen3.c, imported from `folder` as a package named like it.
-
-    The wrapper that cffi wrote when the plugin was built is compiled again: it includes qwen3.c.
-    """
-    package = folder / folder.name
-    package.mkdir(parents=True)
-    text = (PROJECT / "csrc" / "qwen3.c").read_text()
-    assert mutant.old in text, f"{mutant.name}: qwen3.c has changed, adapt the mutant"
-    (folder / "qwen3.c").write_text(text.replace(mutant.old, mutant.new) if mutant.old else text)
-    model = (PROJECT / "lmhub_qwen3" / "model.py").read_text()
-    (package / "model.py").write_text(model.replace("lmhub_qwen3._kernels", f"{folder.name}._kernels"))
-    (package / "__init__.py").touch()
-    includes = [folder, PROJECT / "csrc", lmhub.get_include(), sysconfig.get_path("include")]
-    compiler = str(sysconfig.get_config_var("CC")).split()[0]
-    target = package / f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
-    command = [compiler, "-shared", "-fPIC", "-O1", *(f"-I{path}" for path in includes)]
-    command += [str(folder.parent / "_kernels.c"), "-lm", "-o", str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{mutant.name}: {done.stderr[-2000:]}"
-    for name, path in ((folder.name, package / "__init__.py"), (f"{folder.name}.model", package / "model.py")):
-        spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(package)])
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[f"{folder.name}.model"]
-
-
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
-    """Every mutant's model module, two compiled at a time."""
-    root = tmp_path_factory.mktemp("mutants")
-    code = "import sys, runpy; runpy.run_path('lmhub_qwen3/_build.py')['ffibuilder'].emit_c_code(sys.argv[1])"
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code, str(root / "_kernels.c")], cwd=PROJECT, env=here, check=True)
-    with ThreadPoolExecutor(2) as pool:
-        built = pool.map(lambda at: build(root / f"mutant_{at[0]}", at[1]), enumerate(MUTANTS))
-        return {mutant.name: module for mutant, module in zip(MUTANTS, built, strict=True)}
+    """Every mutant's model module."""
+    return Mutants(PROJECT, "lmhub_qwen3", "qwen3.c", tmp_path_factory.mktemp("mutants")).build(MUTANTS)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     return {name: write(root / f"{name}.gguf", tiny) for name, tiny in MODELS.items()}
-
-
-def agrees(model: Any, want: np.ndarray, tokens: list[int]) -> bool:
-    """The suite's numeric bound, on a prompt in cuts and on the last row alone."""
-    got = drive.logits_of(model, tokens, cut=7)
-    last = model.forward([drive.Chunk(model.new_state(N_CTX), tokens)])
-    assert np.isfinite(got).all()
-    worst = max(relative_error(got, want), relative_error(last, want[-1:]))
-    return worst <= REL_TOLERANCE and nmse(got, want) <= NMSE_TOLERANCE
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])

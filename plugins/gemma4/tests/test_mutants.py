@@ -1,0 +1,175 @@
+"""Breaks the forward pass on purpose, one rule at a time, and demands that the comparison with the oracle notices.
+
+Most are what other engines have got wrong with these models. Mutants in the plugin are built from changed copies of
+its files; those in the core's kernels, and in what is read, are played by breaking the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from runpy import run_path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from lmhub.family import LoadOptions
+from lmhub.gguf import open_gguf
+from lmhub.testing import drive
+from lmhub.testing.mutants import Mutant, Mutants, agrees
+from lmhub.testing.rewrite import rewrite
+from lmhub.testing.tiny import write
+
+PROJECT = Path(__file__).parents[1]
+MODELS = {
+    name: tiny
+    for name, tiny in run_path(str(Path(__file__).with_name("tiny_gemma.py")))["MODELS"].items()
+    if name in ("e2b", "dense", "moe", "moe_split", "plain", "gemma3")
+}
+N_CTX = 128
+
+VALUES_FROM = "if (m->value_norm) lmk->rms_norm(c, v, l->attn_v.data ? v : k, m->value_norm,"
+VALUES_NORMED = f"    {VALUES_FROM} n * l->n_kv, hd, m->rms_eps);\n"
+KEYS_NORMED = "    lmk->rms_norm(c, k, k, l->attn_k_norm, n * l->n_kv, hd, m->rms_eps);\n"
+QUERIES_NORMED = "    lmk->rms_norm(c, q, q, l->attn_q_norm, n * l->n_head, hd, m->rms_eps);\n"
+EMBEDDING_SCALED = "    scale(s, s->x, n * d, sqrtf((float)d));\n"
+OWN_INPUTS = "    if (m->n_per_layer && own_inputs(m, s, tokens)) return -1;\n"
+OWN_INPUT = "        if (m->n_per_layer && own_input(m, il, s)) return -1;\n"
+OUTPUT_SCALED = "        scale(s, s->x, s->n * m->n_embd, l->output_scale);\n"
+UNSCALED = "    scale(s, s->x, n * d, 1.0f / l->output_scale);\n"
+FEED_FORWARD_ADDED = "    add_normed(m, s, l->post_ffw_norm);\n"
+ADDED = "lmk->add(s->c, s->x, s->h, n * m->n_embd)"
+DIVIDED = "    scale(s, projected, all, 1.0f / sqrtf((float)m->n_embd));\n"
+PROJECTED_NORMED = "    lmk->rms_norm(c, projected, projected,"
+SLIDING_ROPE, SOURCE = (
+    'frequencies(keys, sliding_dim, "_swa")',
+    "first_shared - 1 - slides[:first_shared][::-1].index(kind)",
+)
+HAS_VALUES = "if layer.is_sliding or not hp.is_gemma4 or"
+
+
+def off(statement: str) -> tuple[str, str]:
+    """A statement, and what it becomes when it is left out."""
+    return statement, "if (0) " + statement
+
+
+model, hparams = partial(Mutant, file="lmhub_gemma4/model.py"), partial(Mutant, file="lmhub_gemma4/hparams.py")
+
+MUTANTS = [
+    Mutant("none", "", ""),
+    Mutant("embedding not scaled", EMBEDDING_SCALED, ""),
+    Mutant("queries not normed", QUERIES_NORMED, ""),
+    Mutant("keys not normed", KEYS_NORMED, ""),
+    Mutant("values not normed", VALUES_FROM, VALUES_FROM.replace("m->value_norm", "0", 1), "e2b"),
+    Mutant("values from normed keys", VALUES_NORMED + KEYS_NORMED, KEYS_NORMED + VALUES_NORMED),
+    Mutant("values from rotated keys", "    lmk->kv_append(", VALUES_NORMED + "    lmk->kv_append("),
+    Mutant("values of gemma3 normed", VALUES_FROM, "lmk->rms_norm(c, v, v, l->attn_k_norm,", "gemma3"),
+    Mutant("keys not rotated", *off("lmk->rope(c, k,")),
+    Mutant("queries not rotated", *off("lmk->rope(c, q,")),
+    Mutant("neighbours rotated", "LMK_ROPE_HALVES", "LMK_ROPE_PAIRS"),
+    Mutant("one rotation for all", "s->cs[l->is_full]", "s->cs[0]", "gemma3"),
+    Mutant("rotations swapped", "s->cs[l->is_full]", "s->cs[!l->is_full]", "gemma3"),
+    Mutant("one group of caches", "s.spans[i].kv += i / n_spans;", "", "gemma3"),
+    Mutant("one cache for all layers", "lmk->attend(c, o, q, l->cache,", "lmk->attend(c, o, q, 0,"),
+    Mutant("no window", "m->attn_scale, l->window", "m->attn_scale, 0", "gemma3"),
+    Mutant("a window everywhere", "m->attn_scale, l->window", "m->attn_scale, 16", "gemma3"),
+    Mutant("scaled queries", "l->n_head, m->attn_scale", "l->n_head, 1.0f / sqrtf((float)hd)"),
+    Mutant("attention not normed", "add_normed(m, s, l->post_attention_norm)", ADDED),
+    Mutant("feed-forward not normed", "add_normed(m, s, l->post_ffw_norm)", ADDED),
+    Mutant("SiLU for GELU", "lmk->gelu_mul(c, gate", "lmk->silu_mul(c, gate"),
+    Mutant("SiLU for GELU of experts", "lmk->gelu_mul(c, act", "lmk->silu_mul(c, act", "moe"),
+    Mutant("SiLU for GELU of own inputs", "lmk->gelu_mul(s->c, gate", "lmk->silu_mul(s->c, gate", "e2b"),
+    Mutant("output scale before the own input", OWN_INPUT + OUTPUT_SCALED, OUTPUT_SCALED + OWN_INPUT, "e2b"),
+    Mutant("output scale of the branch", FEED_FORWARD_ADDED, UNSCALED + FEED_FORWARD_ADDED),
+    Mutant("no output scale", OUTPUT_SCALED, ""),
+    Mutant("no softcap", "if (m->softcap > 0.0f)", "if (0)"),
+    Mutant("head taken as tied", "&m->output,", "&m->token_embd,", "plain"),
+    Mutant("own input not normed", "add_normed(m, s, l->post_norm)", ADDED, "e2b"),
+    Mutant("own input of another layer", "s->own + il *", "s->own + (il > 0) *", "e2b"),
+    Mutant("own inputs divided once more", PROJECTED_NORMED, DIVIDED + PROJECTED_NORMED, "e2b"),
+    Mutant("own inputs of the scaled embedding", OWN_INPUTS + EMBEDDING_SCALED, EMBEDDING_SCALED + OWN_INPUTS, "e2b"),
+    Mutant("own table not scaled", "scale = sqrtf((float)j->P)", "scale = 1.0f", "e2b"),
+    Mutant("own inputs not halved", "half = sqrtf(0.5f)", "half = 1.0f", "e2b"),
+    Mutant("rotations of other rows", *off("lmk_keep_wanted(s->cs[i],"), "e2b"),
+    Mutant("own inputs of other rows", *off("lmk_keep_wanted(s->own"), "e2b"),
+    Mutant("positions of other rows", "span->n_past += span->n - n;", "", "e2b"),
+    Mutant("router fed like the feed-forward", "h, s->x, l->router_norm", "h, s->x, l->ffn_norm", "moe"),
+    Mutant("router fed like the experts", "h, s->x, l->router_norm", "h, s->x, l->pre_ffw_norm_2", "moe"),
+    Mutant("experts fed like the feed-forward", "h, s->x, l->pre_ffw_norm_2", "h, s->x, l->ffn_norm", "moe"),
+    Mutant("no scale of experts", "r.weight[i] *=", "0.0f *", "moe"),
+    Mutant("scale of the wrong expert", "l->expert_scale[r.expert[i]]", "l->expert_scale[i % r.k]", "moe"),
+    Mutant("one expert fewer", ".k = m->n_expert_used", ".k = m->n_expert_used - 1", "moe"),
+    Mutant("fused halves swapped", "wide, wide + ff, slots", "wide + ff, wide, slots", "moe"),
+    Mutant("split halves swapped", "act, wide, wide + slots * ff", "act, wide + slots * ff, wide", "moe_split"),
+    Mutant("dense half not normed", *off("lmk->rms_norm(c, s->h, s->h, l->post_ffw_norm_1,"), "moe"),
+    Mutant("experts' half not normed", *off("lmk->rms_norm(c, mixed,"), "moe"),
+    Mutant("experts alone", "lmk->add(c, s->h, mixed, n * d)", "memcpy(s->h, mixed, n * d * sizeof(float))", "moe"),
+    model("router's norm not divided", " / np.float32(np.sqrt(hp.n_embd))", "", "moe"),
+    model("factors ignored", "n_ctx_train, factors)", "n_ctx_train, None)"),
+    model("factors of sliding layers", SLIDING_ROPE, SLIDING_ROPE + " / factors[: sliding_dim // 2]"),
+    model("one base for all", SLIDING_ROPE, "frequencies(keys, sliding_dim)", "gemma3"),
+    model("scaling of sliding layers", SLIDING_ROPE, SLIDING_ROPE + " / 8", "gemma3"),
+    model("keys for values of sliding layers", HAS_VALUES, "if not layer.is_sliding and", "e2b"),
+    hparams("keys of the first layer of a kind", SOURCE, "slides.index(kind)", "e2b"),
+    hparams("scale of 27B", "len(self.layers) == 62", "True", "gemma3"),
+    hparams("period from its beginning", "il % period != period - 1", "il % period != 0", "gemma3"),
+    hparams("a window of one more", "window=window(keys)", "window=window(keys) + 1", "gemma3"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
+    """Every mutant's model module."""
+    return Mutants(PROJECT, "lmhub_gemma4", "gemma.c", tmp_path_factory.mktemp("mutants")).build(MUTANTS)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: write(root / f"{name}.gguf", tiny) for name, tiny in MODELS.items()}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_mutants_of_the_plugin(
+    mutant: Mutant, modules: dict[str, ModuleType], files: dict[str, Path], oracle: Callable[..., np.ndarray]
+) -> None:
+    for name in MODELS if mutant.name == "none" else (mutant.model,):
+        file = open_gguf(files[name])
+        found = modules[mutant.name].load(file, LoadOptions(n_ctx=N_CTX, kv_dtype="f32"))
+        tokens = drive.random_tokens(60, found.n_vocab)
+        assert agrees(found, oracle(file, tokens), tokens) == (mutant.name == "none")
+
+
+@pytest.mark.parametrize("name", ["e2b", "gemma3"])
+def test_one_added_to_norms(
+    name: str, files: dict[str, Path], tmp_path: Path, oracle: Callable[..., np.ndarray]
+) -> None:
+    """Files of either generation hold the norms as they are multiplied."""
+    file = open_gguf(files[name])
+    norms = {n: t.data.view(np.float32) + 1 for n, t in file.tensors.items() if n.endswith("norm.weight")}
+    found = drive.load("lmhub_gemma4", rewrite(file, tmp_path / "mutant.gguf", replace=norms), N_CTX)
+    tokens = drive.random_tokens(60, found.n_vocab)
+    assert not agrees(found, oracle(file, tokens), tokens)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "name"),
+    [
+        ("window + 1", "e2b"),
+        ("window - 1", "e2b"),
+        ("window + 1", "gemma3"),
+        ("window - 1", "gemma3"),
+        ("no window", "dense"),
+        ("no renormalisation", "moe"),
+        ("scaled before renormalisation", "moe"),
+    ],
+)
+def test_mutants_of_the_kernels_and_of_what_is_read(
+    mutation: str, name: str, files: dict[str, Path], oracle: Callable[..., np.ndarray]
+) -> None:
+    file, found = open_gguf(files[name]), drive.load("lmhub_gemma4", files[name], N_CTX)
+    tokens = drive.random_tokens(60, found.n_vocab)
+    assert agrees(found, oracle(file, tokens), tokens)
+    assert not agrees(found, oracle(file, tokens, mutation), tokens)
