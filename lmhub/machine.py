@@ -53,6 +53,12 @@ def memory(root: Path = _ROOT) -> Memory:
     return Memory(total, available)
 
 
+def resident(root: Path = _ROOT) -> int | None:
+    """Bytes of memory that this process holds now, mapped files included; None where the system does not say."""
+    kib = _pairs(root / "proc/self/status").get("VmRSS:")
+    return None if kib is None else kib * 1024
+
+
 def disk_free(folder: str | Path) -> int | None:
     """Bytes that may still be written below `folder`, which need not exist yet; None if that cannot be told."""
     place = Path(folder).absolute()

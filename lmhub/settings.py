@@ -59,5 +59,6 @@ class ServerSettings:
     strict_tools: bool = False  # refuse hosted tools instead of leaving them out
     reasoning_field: Literal["reasoning_content", "both"] = "reasoning_content"  # both: also as `reasoning`
     responses_store: int = 256  # replies kept for `previous_response_id`; 0 = none
+    ui: bool = True  # the chat page at `/`
     metrics: bool = True
     metrics_open: bool = False  # /metrics needs no key

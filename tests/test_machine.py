@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmhub.machine import Memory, disk_free, memory
+from lmhub.machine import Memory, disk_free, memory, resident
 
 GIB = 1 << 30
 
@@ -90,3 +90,8 @@ def test_this_machine_has_some() -> None:
 def test_a_disk_has_room_before_its_folder_exists(tmp_path: Path) -> None:
     free = disk_free(tmp_path / "not" / "yet")
     assert free is not None and free > 0
+
+
+def test_what_a_process_holds(tmp_path: Path) -> None:
+    assert resident(system(tmp_path, proc__self__status="Name: x\nVmRSS:\t  2048 kB\n")) == 2 << 20
+    assert resident(tmp_path / "elsewhere") is None

@@ -1,4 +1,4 @@
-"""What is shipped: the sdists hold every C file, versions and names agree."""
+"""What is shipped: the sdists hold every C file and the chat page, versions and names agree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_sdist_holds_every_c_file(folder: Path, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / done.stdout.split()[-1]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     own = [copy / "lmhub"] if folder == ROOT else [copy]
-    needed = {str(path.relative_to(copy)) for top in own for kind in ("*.c", "*.h", "*.py") for path in top.rglob(kind)}
+    kinds = ("*.c", "*.h", "*.py", "*.html", "*.css", "*.js", "*.svg")
+    needed = {str(path.relative_to(copy)) for top in own for kind in kinds for path in top.rglob(kind)}
     assert {name for name in needed if name.endswith(".c")}
     assert needed <= held, f"missing: {sorted(needed - held)}"
 
@@ -54,6 +55,13 @@ def test_versions_agree() -> None:
     for folder in PLUGINS:
         major, minor, _ = lmhub.__version__.split(".")
         assert f"lmhub>={major}.{minor},<{major}.{int(minor) + 1}" in project(folder)["dependencies"]  # type: ignore[operator]
+
+
+def test_every_file_of_the_page_is_package_data() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["lmhub"]
+    shipped = {path for pattern in patterns for path in (ROOT / "lmhub").glob(pattern)}
+    page = set((ROOT / "lmhub" / "server" / "ui").iterdir())
+    assert page and page <= shipped
 
 
 def test_every_package_is_listed() -> None:

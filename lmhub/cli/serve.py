@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lmhub.hub import Hub
 
 SWITCH_S = 0.0005  # how long a thread that is busy in Python may keep the event loop from running
-_NETWORK, _ACCESS, _REQUESTS, _REPORTS = "Network", "Who may ask", "Requests and replies", "Reports"
+_NETWORK, _ACCESS, _REQUESTS, _REPORTS = "Network", "Who may ask", "Requests and replies", "Page and reports"
 
 
 def serve(
@@ -266,6 +266,9 @@ def serve(
             rich_help_panel=_REQUESTS,
         ),
     ] = SERVER.responses_store,
+    ui: Annotated[
+        bool, typer.Option(envvar="LMHUB_UI", help="Serve the chat page at /.", rich_help_panel=_REPORTS)
+    ] = SERVER.ui,
     metrics: Annotated[
         bool, typer.Option(envvar="LMHUB_METRICS", help="Serve /metrics.", rich_help_panel=_REPORTS)
     ] = SERVER.metrics,
@@ -338,6 +341,7 @@ def serve(
         reasoning_field=reasoning_field,
         strict_tools=strict_tools,
         responses_store=responses_store,
+        ui=ui,
         metrics=metrics,
         metrics_open=metrics_open,
     )

@@ -40,7 +40,9 @@ from lmhub.server.metrics import Metrics
 from lmhub.server.models import Models
 from lmhub.server.names import Names
 from lmhub.server.openapi import description
+from lmhub.server.page import page_routes
 from lmhub.server.state import ServerState
+from lmhub.server.status import Status
 from lmhub.server.tokens import TokenService
 from lmhub.server.wire import error_headers, send_json, to_json
 from lmhub.settings import ServerSettings
@@ -108,9 +110,11 @@ def _routes(
 
     names = Names(hub, settings)
     health, models, about = Health(hub, state), Models(hub, names, state), Introspection(names, state)
-    routes = [route("GET", path, health.ready, no_key) for path in READY_PATHS]
+    routes = [route("GET", path, answer, no_key) for path, answer in (page_routes() if settings.ui else {}).items()]
+    routes += [route("GET", path, health.ready, no_key) for path in READY_PATHS]
     routes += [route("GET", path, health.alive, no_key) for path in ALIVE_PATHS]
     routes += [route("GET", "/models", models.list), route("GET", "/models/{id:path}", models.one)]
+    routes.append(route("GET", "/lmhub/status", Status(hub, state, metrics).show))
     routes += [route("GET", "/props", about.props), route("GET", "/slots", about.slots)]
     described = to_json(description(dialects))
     routes.append(route("GET", "/openapi.json", partial(_document, described)))

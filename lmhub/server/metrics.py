@@ -75,6 +75,11 @@ class Metrics:
         if usage.completion_tokens > 1:
             self._between.labels(model).observe(times.decode_s / (usage.completion_tokens - 1))
 
+    def last_rates(self, model: str) -> tuple[float, float]:
+        """Prompt and reply tokens per second of the last generation of `model` that wrote any; 0 before it."""
+        last = self._recent.last(model)
+        return _rates(last, prompt=True).get(model, 0.0), _rates(last, prompt=False).get(model, 0.0)
+
     def answered(self, route: str, status: int) -> None:
         """Count an answered request."""
         self._requests.labels(route, str(status)).inc()
@@ -104,6 +109,10 @@ class _Recent(Collector):
         self._longest[record.model] = max(self._longest.get(record.model, 0), length)
         if record.usage.completion_tokens > 0:
             self._last[record.model] = record
+
+    def last(self, model: str) -> dict[str, GenerationRecord]:
+        """The last generation of `model`, under its id; empty if there was none."""
+        return {model: self._last[model]} if model in self._last else {}
 
     def collect(self) -> Iterable[Metric]:
         """All gauges, read at this moment."""
