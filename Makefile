@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test arm64 load serving real-model clients lint fix asan bench peer docs wheels clean
+.PHONY: help dev build serve test arm64 load serving real-model clients ui lint fix asan bench peer docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -34,7 +34,7 @@ serve: $(VENV)/ready  ## make serve MODEL=file.gguf [ARGS="--port 9000"]
 	$(BIN)/lmhub serve $(MODEL) $(ARGS)
 
 test: $(VENV)/ready  ## every test that needs no download
-	$(BIN)/pytest -q -n auto --dist worksteal -m "not real_model and not clients and not load" $(ARGS)
+	$(BIN)/pytest -q -n auto --dist worksteal -m "not real_model and not clients and not load and not ui" $(ARGS)
 
 arm64: $(VENV)/ready  ## the kernel tests on an emulated arm64 machine (Debian's gcc-aarch64-linux-gnu and qemu-user), some minutes
 	tests/arm64.sh $(ARGS)
@@ -67,6 +67,11 @@ $(CLIENTS)/ready: tests/clients/package.json $(wildcard tests/clients/requiremen
 
 clients: $(VENV)/ready $(CLIENTS)/ready  ## install coding agents and SDKs (1.7 GB; needs Node.js), and run them against this server
 	$(BIN)/pytest -q -m clients tests/clients $(ARGS)
+
+ui: $(VENV)/ready  ## drive the chat page in a headless Chromium (Debian: apt-get install chromium chromium-driver)
+	@command -v chromedriver >/dev/null || echo "there is no chromedriver: on Debian, apt-get install chromium chromium-driver"
+	$(BIN)/python -c 'import selenium' 2>/dev/null || $(BIN)/pip install -q 'selenium>=4.20'
+	$(BIN)/pytest -q -m ui tests/ui $(ARGS)
 
 lint: $(VENV)/ready  ## ruff, mypy, and the C compiler's warnings as errors
 	$(BIN)/ruff check .

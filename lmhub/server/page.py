@@ -1,4 +1,4 @@
-"""The chat page at `/`: static files of the package, read once, each with its ETag and a policy that admits nothing else.
+"""The chat page at `/`: static files of the package, read once, each with its ETag and a policy that admits no other.
 
 No build step and no template: what a browser gets is what lies in `ui/`. Knows no model and no key; the page asks for a
 key itself when the API wants one.
@@ -62,7 +62,7 @@ class StaticFile:
 
 def page_routes() -> dict[str, Answer]:
     """The path of every file of the page, and what answers a GET to it."""
-    found = {}
+    found: dict[str, Answer] = {}
     for file in files("lmhub.server").joinpath("ui").iterdir():
         kind = TYPES.get(file.name.rpartition(".")[2])
         if kind is None:

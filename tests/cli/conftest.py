@@ -91,6 +91,7 @@ class Terminal:
     """A command on a pseudo-terminal of 100 columns: `until` waits for text to appear, `send` types."""
 
     def __init__(self, words: list[str], environment: dict[str, str]) -> None:
+        self.cache = Path(environment["XDG_CACHE_HOME"])
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (40, 100))
         self.process = subprocess.Popen(
@@ -110,6 +111,20 @@ class Terminal:
             self._seen += self.read(f"waiting for {text!r}")
         before, _, self._seen = self._seen.partition(text)
         return before + text
+
+    def prompt(self) -> str:
+        """Everything up to where the conversation waits for the next message."""
+        return self.until("\x1b[?2004h")  # from here on, pasted text is bracketed
+
+    def say(self, text: str) -> str:
+        """Type a message or a command with Enter, and wait for the next prompt; what was shown, without colours."""
+        self.send(text + "\r")
+        return _plain(self.prompt())
+
+    def text(self, n: int) -> None:
+        """Wait until `n` characters have come that are no control sequences."""
+        while len(_plain(self._seen).strip()) < n:
+            self._seen += self.read(f"waiting for {n} characters")
 
     def send(self, text: str) -> None:
         """Type `text`; "\\x03" is Ctrl-C, "\\x04" is Ctrl-D."""
@@ -137,13 +152,25 @@ class Terminal:
         return os.read(self._master, 1 << 16).decode(errors="replace")
 
 
+def _plain(text: str) -> str:
+    """`text` without control sequences."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
 @pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
-    """Run `lmhub` on a terminal: `terminal("run", path)`."""
+def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Run `lmhub` on a terminal: `terminal("run", path)`, with a cache folder of its own."""
     opened: list[Terminal] = []
 
-    def run(*arguments: object) -> Terminal:
-        environment = clean_environment() | {"TERM": "xterm", "COLUMNS": "100"}
+    def run(*arguments: object, **env: str) -> Terminal:
+        # This terminal does not answer when it is asked where the cursor is.
+        known = {
+            "TERM": "xterm",
+            "COLUMNS": "100",
+            "PROMPT_TOOLKIT_NO_CPR": "1",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }
+        environment = clean_environment() | known | env
         opened.append(Terminal([*ON_TERMINAL, *map(str, arguments)], environment))
         return opened[-1]
 

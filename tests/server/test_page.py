@@ -83,7 +83,9 @@ def test_whatever_the_page_refers_to_is_served() -> None:
             assert {f"ui/{name}" for name in re.findall(r'(?:from|import) "\./([^"]+)"', text(path))} <= served
     ids = re.findall(r'\sid="([^"]+)"', text("/"))
     assert len(ids) == len(set(ids))
-    assert set(re.findall(r'(?:href="#|\bfor="|aria-(?:controls|labelledby|describedby)=")([^"]+)', text("/"))) <= set(ids)
+    assert set(re.findall(r'(?:href="#|\bfor="|aria-(?:controls|labelledby|describedby)=")([^"]+)', text("/"))) <= set(
+        ids
+    )
 
 
 def test_the_page_needs_no_key_and_no_loaded_model(api: Make) -> None:

@@ -1,7 +1,7 @@
 """The chat page in a real headless Chromium, driven through chromedriver, against a real server with a scripted model.
 
-Nothing is installed here: without Chromium, its driver or selenium every test is skipped and says what is missing. A page
-that asks another host for anything, logs an error or breaks its own content security policy fails its test.
+Nothing is installed here: without Chromium, its driver or selenium every test is skipped and says what is missing. A
+page that asks another host for anything, logs an error or breaks its own content security policy fails its test.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lmhub.hub import Hub
-from lmhub.server.run import HubServer
-from lmhub.settings import EngineSettings, ServerSettings
+from lmhub.settings import EngineSettings
 from lmhub.testing.fake import CONTROLS, MARKERS, PATIENCE_S, FakeModel, FakeTokenizer, Gate
 from lmhub.testing.serving import FAMILY, fake_loaded, running
 

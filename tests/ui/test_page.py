@@ -34,7 +34,8 @@ print("<b>hi</b>")
 ```
 
 Done."""
-HOSTILE = """<img src=x onerror="document.title='owned'"> <script>document.title='owned'</script>
+HOSTILE = (
+    """<img src=x onerror="document.title='owned'"> <script>document.title='owned'</script>
 
 [a](javascript:document.title='owned') [b]( JaVaScRiPt:alert(1)) [c](data:text/html,x) ![d](http://evil.example/x.png)
 
@@ -42,7 +43,11 @@ HOSTILE = """<img src=x onerror="document.title='owned'"> <script>document.title
 <img src=x onerror="document.title='owned'">
 ```
 
-""" + "*[" * 400 + "](" * 400 + " the end"
+"""
+    + "*[" * 400
+    + "](" * 400
+    + " the end"
+)
 
 
 def test_a_conversation_streams_and_is_remembered(page: Open) -> None:
@@ -222,7 +227,13 @@ def test_settings_reach_the_server(page: Open) -> None:
     one.say("One")
     one.ended()
     one.find("#open-settings").click()
-    for name, value in {"system": "Be brief.", "temperature": "0.5", "top_p": "0.9", "top_k": "7", "max_tokens": "5"}.items():
+    for name, value in {
+        "system": "Be brief.",
+        "temperature": "0.5",
+        "top_p": "0.9",
+        "top_k": "7",
+        "max_tokens": "5",
+    }.items():
         one.find(f"[name={name}]").send_keys(value)
     one.find("#settings .primary").click()
     one.find("[data-setting=thinking]").click()
