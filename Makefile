@@ -19,19 +19,24 @@ $(VENV)/tools: pyproject.toml
 	@touch $@
 
 # The order matters: a plugin's build needs the core's header and its build helper.
-$(VENV)/ready: $(VENV)/tools pyproject.toml setup.py $(wildcard plugins/*/pyproject.toml plugins/*/setup.py) $(SOURCES)
+$(VENV)/built: $(VENV)/tools pyproject.toml setup.py $(wildcard plugins/*/pyproject.toml plugins/*/setup.py) $(SOURCES)
+	@echo "Building lmhub into $(VENV); this takes a minute or two, once."
 	rm -f lmhub/_native.cpython-*.so plugins/*/*/_kernels.cpython-*.so  # of `python -m lmhub.build`; would shadow the new ones
-	PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation -e '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation -e .
 	for p in $(PLUGINS); do PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation -e plugins/$$p || exit 1; done
+	@touch $@
+
+$(VENV)/ready: $(VENV)/built
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")' > $(VENV)/dev.txt
+	$(BIN)/pip install -q -r $(VENV)/dev.txt
 	@touch $@
 
 dev: $(VENV)/ready  ## make .venv with the core, the plugins and the development tools, all editable
 
 build: $(VENV)/ready  ## rebuild the C extensions in place when a source changed
 
-serve: $(VENV)/ready  ## make serve MODEL=file.gguf [ARGS="--port 9000"]
-	@test -n "$(MODEL)" || { echo "name a model: make serve MODEL=file.gguf"; exit 2; }
-	$(BIN)/lmhub serve $(MODEL) $(ARGS)
+serve: $(VENV)/built  ## serve the demo model and a page to chat in; or make serve MODEL=file.gguf [ARGS="--port 9000"]
+	@$(BIN)/lmhub serve $(or $(MODEL),demo) $(ARGS)
 
 test: $(VENV)/ready  ## every test that needs no download
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not real_model and not clients and not load and not ui" $(ARGS)

@@ -24,6 +24,26 @@ HEAD = """\
 Written by `make docs` from the commands themselves. A mistake ends with one sentence on stderr and exit status 2. Every
 option of `lmhub serve` can also be set through an environment variable, as its help says; flags win.
 """
+NOTES = {
+    "run": """\
+With a prompt, or with something piped into it, it prints the answer and nothing else. Without, it is a chat. Enter
+sends; Alt+Enter or Ctrl-J begins a new line, and pasted text keeps its lines; up and down go through what was said
+before, also in earlier sessions (`run-history` in `$XDG_CACHE_HOME/lmhub`, else `~/.cache/lmhub`). Ctrl-C stops an
+answer and keeps what came of it; twice at the empty prompt, or Ctrl-D, leaves. Reasoning is dimmed. Behind every answer
+stand its tokens, its speed, and what of its prompt was cached.
+
+| command | does |
+|---|---|
+| `/help` | lists the commands |
+| `/clear` | forgets the conversation |
+| `/system TEXT` | sets the system message; without a text there is none |
+| `/think on`, `/think off` | whether the model reasons before it answers |
+| `/set NAME VALUE` | temperature, top_p, seed, max_tokens and more; `default` resets one; alone shows all |
+| `/retry` | answers the last message again |
+| `/save FILE` | writes the conversation, as Markdown or (`.json`) as messages |
+| `/exit` | leaves |
+""",
+}
 
 
 def page() -> str:
@@ -34,6 +54,7 @@ def page() -> str:
         text = runner.invoke(cli, [command, "--help"], prog_name="lmhub", terminal_width=110).output
         lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
         parts.append(f"## `lmhub {command}`\n\n```text\n{lines}\n```\n")
+        parts += [NOTES[command]] if command in NOTES else []
     return "\n".join(parts)
 
 

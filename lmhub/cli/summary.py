@@ -1,4 +1,4 @@
-"""What `lmhub serve` says once it can answer: the models, what they cost, where they are, and how to talk to them."""
+"""What `lmhub serve` says once it can answer: where it is, the models, their cost, and three ways to talk to them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ def print_summary(out: Console, models: Descriptions, address: str, server: Serv
     plural = "s" if native.threads() > 1 else ""
     common = [("kernels", f"{native.isa()} on {native.threads()} thread{plural}"), ("address", where)]
     out.print()
+    if server.ui:
+        out.print(f"Ready: open {address} in a browser to chat.", style="bold")
+        out.print()
     if len(models) == 1:
         out.print(facts([*_one(*models[0]), *common]))
     else:
@@ -35,7 +38,7 @@ def print_summary(out: Console, models: Descriptions, address: str, server: Serv
         out.print()
         out.print(facts([("memory", _total(models)), *common]))
     out.print()
-    out.print(_example(where, models[0][0], bool(server.api_keys)))
+    _print_examples(out, address, models[0][0], bool(server.api_keys))
     if warning := exposure(server):
         out.print()
         out.print(warning, style="yellow")
@@ -88,15 +91,25 @@ def _total(models: Descriptions) -> str:
     return f"{size(needed)} at most, and the mapped files; {size(left)} of {size(machine)} were left for the last one"
 
 
-def _example(where: str, model: str, locked: bool) -> str:
-    """How to ask, with curl and with the openai package."""
+def _print_examples(out: Console, address: str, model: str, locked: bool) -> None:
+    """How to ask, with curl, with the openai package, and with Claude Code; each can be pasted as it is."""
+    key = "KEY" if locked else "none"
     header = " -H 'authorization: Bearer KEY'" if locked else ""
     messages = [{"role": "user", "content": "Hello"}]
     body = shlex.quote(json.dumps({"model": model, "messages": messages}))
     ask = f"client.chat.completions.create(model={json.dumps(model)}, messages={json.dumps(messages)})"
-    return (
-        f"  curl {where}/chat/completions{header} -H 'content-type: application/json' -d {body}\n\n"
-        f"  from openai import OpenAI\n"
-        f'  client = OpenAI(base_url="{where}", api_key="{"KEY" if locked else "none"}")\n'
-        f"  print({ask}.choices[0].message.content)"
-    )
+    examples = {
+        "curl": [f"curl {address}/v1/chat/completions{header} -H 'content-type: application/json' -d {body}"],
+        "Python": [
+            "from openai import OpenAI",
+            f'client = OpenAI(base_url="{address}/v1", api_key="{key}")',
+            f"print({ask}.choices[0].message.content)",
+        ],
+        "Claude Code": [
+            f"ANTHROPIC_BASE_URL={address} ANTHROPIC_AUTH_TOKEN={key} ANTHROPIC_MODEL={shlex.quote(model)} claude"
+        ],
+    }
+    for title, lines in examples.items():
+        out.print(title, style="dim")
+        for line in lines:
+            out.print(f"  {line}")

@@ -8,7 +8,7 @@ _PIECES = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class Wrap:
-    """Lines of at most `width` columns. A word is held back until it ends; one that is longer than a line is not cut."""
+    """Lines of at most `width` columns. A word is held back until it ends; one longer than a line is not cut."""
 
     def __init__(self, width: int) -> None:
         self._width = max(width, 1)

@@ -191,7 +191,7 @@ class Server:
         lines: list[str] = []
         for line in self.process.stdout:
             lines.append(line)
-            if "print(client" in line:
+            if "ANTHROPIC_BASE_URL=" in line:  # the last of the examples
                 break
         else:
             raise AssertionError(f"the server ended: {self.process.stderr.read() if self.process.stderr else lines}")

@@ -39,10 +39,24 @@ def test_one_model(tiny: Path, serve: Run) -> None:
     assert re.search(r"for 6 × .* of f16 cache of 128 positions; ", facts["memory"])
     assert facts["kernels"].startswith(native.isa())
     assert facts["address"] == server.url
+    page = server.url.removesuffix("/v1")
+    assert server.said.splitlines()[1] == f"Ready: open {page} in a browser to chat."
+    assert "<title>lmhub</title>" in httpx.get(page).text
     [listed] = httpx.get(f"{server.url}/models").json()["data"]
     assert listed["id"] == "tiny"
+    [claude] = [line for line in server.said.splitlines() if line.endswith(" claude")]
+    assert dict(word.split("=") for word in claude.split()[:-1]) == {
+        "ANTHROPIC_BASE_URL": page, "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": "tiny",
+    }  # fmt: skip
     status, _, err = server.stop(signal.SIGTERM)
     assert (status, err) == (0, "")
+
+
+def test_without_the_page_nothing_points_to_it(tiny: Path, serve: Run) -> None:
+    server = serve(tiny, "--no-ui")
+    assert "browser" not in server.said
+    assert httpx.get(server.url.removesuffix("/v1")).json()["name"] == "lmhub"
+    assert server.stop()[0] == 0
 
 
 def test_the_examples_of_the_summary_work(tiny: Path, serve: Run) -> None:

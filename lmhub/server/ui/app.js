@@ -10,7 +10,7 @@ import { draw, showError, update } from "./view.js";
 const EXAMPLES = [
   { text: "What is lmhub?" },
   { text: "How do I add a model family?" },
-  { text: "What is 17 × 23 + 4?", tools: true },
+  { text: "What is 17 × 23?", tools: true },
   { text: "What is the weather in Lisbon?", tools: true },
 ];
 const LOADING_MS = 1500; // between two questions whether the model is loaded
