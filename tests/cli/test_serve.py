@@ -30,7 +30,8 @@ Run = Callable[..., Any]
 
 def test_one_model(tiny: Path, serve: Run) -> None:
     server = serve(tiny, "--ctx", 128, "--batch", 3)
-    facts = dict(line.split(maxsplit=1) for line in server.said.splitlines() if line[:1].isalpha())
+    lines = [line.split(maxsplit=1) for line in server.said.splitlines() if line[:1].isalpha()]
+    facts = {words[0]: words[1] for words in lines if len(words) > 1}
     assert facts["model"] == "tiny"
     assert facts["family"].startswith("qwen3, lmhub-qwen3 ")
     assert facts["architecture"] == "qwen3"

@@ -247,6 +247,8 @@ def test_settings_reach_the_server(page: Open) -> None:
         "temperature": 0.5, "top_p": 0.9, "top_k": 7, "max_tokens": 5,
     }  # fmt: skip
     assert second["response_format"] == {"type": "json_object"}
+    one.find("[data-setting=tools]").click()
+    assert one.find("[data-setting=json]").get_attribute("aria-pressed") == "false"
     assert second["messages"][0] == {"role": "system", "content": "Be brief."}
     assert "Be brief." in one.prompts[-1]
     one.find("#open-settings").click()
@@ -335,6 +337,9 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(page: Open) -> None:
 
     one = page("Hello", api_keys=("secret",), allow="401")
     one.until("document.querySelector('#key-dialog[open]')")
+    one.press(Keys.ESCAPE)
+    one.text(".error p", "This server wants an API key.")
+    one.find(".error button").click()
     one.find("#key").send_keys("wrong", Keys.ENTER)
     one.until("document.querySelector('#key-dialog[open]') && document.getElementById('key').value === 'wrong'")
     one.find("#key").clear()

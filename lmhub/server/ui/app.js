@@ -63,7 +63,8 @@ function exampleButton({ text, tools }) {
   const button = element("button", [text], "example");
   button.type = "button";
   button.addEventListener("click", () => {
-    if (tools) press("tools", true);
+    press("tools", Boolean(tools));
+    press("json", false);
     send(text);
   });
   return element("li", [button]);
@@ -237,7 +238,12 @@ function press(name, on) {
 
 for (const one of document.querySelectorAll(".chip")) {
   press(one.dataset.setting, choices.settings[one.dataset.setting]);
-  one.addEventListener("click", () => press(one.dataset.setting, one.getAttribute("aria-pressed") !== "true"));
+  one.addEventListener("click", () => {
+    const on = one.getAttribute("aria-pressed") !== "true";
+    press(one.dataset.setting, on);
+    const excluded = { json: "tools", tools: "json" }[one.dataset.setting]; // an answer is the one or the other
+    if (on && excluded) press(excluded, false);
+  });
 }
 
 // --- dialogs and colours ---------------------------------------------------------------------------------------------
@@ -254,16 +260,16 @@ find("change-key").addEventListener("click", () => {
 function askForKey(then) {
   const dialog = find("key-dialog");
   find("key").value = api.key.get();
-  dialog.onsubmit = () => {
-    api.key.set(find("key").value.trim());
-    then();
+  dialog.returnValue = "";
+  dialog.onclose = () => {
+    if (dialog.returnValue === "use") {
+      api.key.set(find("key").value.trim());
+      then();
+    } else if (!models.length) showError("This server wants an API key.", () => askForKey(then));
   };
-  if (!dialog.open) dialog.showModal();
+  dialog.showModal();
 }
-find("cancel-key").addEventListener("click", () => {
-  find("key-dialog").close();
-  if (!models.length) showError("This server wants an API key.", () => askForKey(loadModels));
-});
+find("cancel-key").addEventListener("click", () => find("key-dialog").close());
 
 find("toggle-theme").addEventListener("click", () => {
   const chosen = document.documentElement.dataset.theme;

@@ -22,6 +22,7 @@ export class Conversation {
 
   say(text) {
     this.turns.push({ role: "user", content: text });
+    this.save();
   }
 
   // Forgets everything from turn `index` on.
