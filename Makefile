@@ -10,7 +10,7 @@ ARGS    ?=
 .PHONY: help dev build serve test arm64 load serving real-model clients ui lint fix asan bench peer docs wheels clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 $(VENV)/tools: pyproject.toml
 	test -x $(BIN)/python || $(PY) -m venv $(VENV)

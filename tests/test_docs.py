@@ -34,8 +34,8 @@ def test_python_blocks_run(
 
 
 def test_make_targets_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    used = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.M)}
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
+    used = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z0-9-]+)", page.read_text(), re.M)}
     assert {"serve", "test"} <= used <= targets
 
 

@@ -149,7 +149,7 @@ def page(browser: Any) -> Iterator[Callable[..., Page]]:
         hubs.append(hub)
         for name in names:
             model = FakeModel(replies, gate=gate, n_ctx_train=8192)
-            hub.serve(fake_loaded(model, name, 8192, family=FAMILY), EngineSettings(read_ahead=False))
+            hub.serve(fake_loaded(model, name, 8192, family=FAMILY), EngineSettings(read_ahead=False, spec=False))
         url = stack.enter_context(running(hub, **settings))
         browser.set_window_size(*size)
         browser.get(url)

@@ -112,7 +112,7 @@ def test_stop_keeps_what_was_said_and_frees_the_slot(page: Open) -> None:
         gate.let(5)  # the engine may be in a step when the client leaves
         one.text(".meta", "Stopped")
         assert one.find("#announce").get_attribute("textContent") == "Stopped"
-        assert len(one.all(".assistant .text")[-1].text) < 100
+        assert len(one.all(".assistant .text")[-1].text) < 20
         one.driver.set_script_timeout(30)
         asked = """const done = arguments[0]; (async () => { for (;;) {
             const status = await (await fetch('v1/lmhub/status')).json();
