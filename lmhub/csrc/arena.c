@@ -7,8 +7,12 @@
 #include "core.h"
 
 #include <stdlib.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #define ALIGN 64
+#define HUGE_PAGE ((size_t)1 << 21)
 #define LEAST ((size_t)1 << 20)
 #define MOST ((size_t)1 << 46)     /* more than any machine can address */
 
@@ -23,9 +27,21 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
+/* Large memory in huge pages: a step's rows are far apart, and a task that writes a column of them touches them all. */
+static void *pages(size_t bytes)
+{
+    if (bytes < HUGE_PAGE) return aligned_alloc(ALIGN, bytes);
+    bytes = (bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    void *p = aligned_alloc(HUGE_PAGE, bytes);
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (p) madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
 static lmk_chunk *push(lmk_arena *a, size_t size)
 {
-    lmk_chunk *chunk = aligned_alloc(ALIGN, ALIGN + aligned(size));
+    lmk_chunk *chunk = pages(ALIGN + aligned(size));
     if (!chunk) {
         lmk_fail("The step needs %zu more bytes of memory than the system has; use a smaller batch or context.", size);
         return NULL;

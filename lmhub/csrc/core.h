@@ -22,9 +22,9 @@
 #define LMK_GROUP 16               /* output rows per packed group, and per tile of the generic path */
 #define LMK_TILE 64                /* positions per KV tile, anchored at position 0 */
 #define LMK_MANY 5                  /* rows from which on strips of them pay */
-#define LMK_STRIP_ROWS 12           /* rows of x that the many-row kernels take at once, */
-#define LMK_STRIP_BLOCK 512         /* and the bytes that a block of 32 columns of them takes, */
-#define LMK_STRIP_EXTRA 192         /* and those behind all blocks that only types other than Q8_0 want */
+#define LMK_STRIP_ROWS 16           /* rows of x that the many-row kernels take at once, */
+#define LMK_STRIP_BLOCK 576         /* and the bytes that a block of 32 columns of them takes, */
+#define LMK_STRIP_EXTRA 64          /* and those behind all blocks that only types with minimums want */
 #define LMK_MAX_THREADS 256
 
 /* How far ahead of the packed block in work the next ones are asked for: three blocks, past the end of a group into the
@@ -83,7 +83,7 @@ typedef struct lmk_kernels {
     /* Both for many rows and two groups at once, w and w + group_bytes (n_out <= 32); NULL where nothing is faster.
      * x comes in strips of LMK_STRIP_ROWS rows, k / 32 * (LMK_STRIP_BLOCK + LMK_STRIP_EXTRA) bytes each and 64-byte aligned,
      * which `strip` makes of up to so many rows. Meanwhile the two groups at `next` are fetched, unless it is NULL.
-     * `panels`: scratch for two of dot_packed's, where the type is not Q8_0. */
+     * `panels`: scratch for two of dot_packed's. */
     void (*strip)(void *strip, const lmk_q8_block *const *x, int64_t n_x, int64_t k);
     void (*dot_strips)(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);

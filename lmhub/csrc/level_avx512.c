@@ -63,11 +63,22 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
 #include "codes_avx512.h"
 #include "quants.h"
 
-void lmk_expand_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k)
+/* A tile wants codes with their sign: w, not w + 128. */
+void lmk_expand_signed_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k)
 {
+    const __m512i top = _mm512_set1_epi8((char)128);
+    if (type == LMK_Q8_0) {
+        const uint16_t *scales = (const uint16_t *)(const void *)(group + k * LMK_GROUP);
+        from_f16(lmk_panel_scales(panel, k), scales, k / LMK_BLOCK * LMK_GROUP);
+    } else {
 #define EXPAND(type) q_expand(type, panel, group, k)
-    Q_EACH_TYPE(EXPAND)
+        Q_EACH_TYPE(EXPAND)
 #undef EXPAND
+        group = panel;
+    }
+    if (!lmk_form_of(type).offset) return;
+    for (int64_t i = 0; i < k * LMK_GROUP; i += 64)
+        _mm512_storeu_si512(panel + i, _mm512_xor_si512(_mm512_loadu_si512(group + i), top));
 }
 
 /* Tiles are for many rows: what few rows would pay for laying out keys and values is more than they gain. */

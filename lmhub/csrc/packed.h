@@ -88,7 +88,8 @@ static inline void lmk_dot_group(const lmk_kernels *kernels, int32_t type, float
 }
 
 #if defined(__x86_64__)
-void lmk_expand_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k);      /* level_avx512.c */
+/* level_avx512.c: a panel whose codes have their sign, of Q8_0 as well */
+void lmk_expand_signed_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k);
 #endif
 
 static inline int64_t lmk_groups(int64_t rows) { return (rows + LMK_GROUP - 1) / LMK_GROUP; }

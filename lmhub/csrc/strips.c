@@ -29,7 +29,7 @@ typedef struct strips_job {
     const lmk_strips *of;
     const lmk_weight *w;
     float *const *y;
-    uint8_t *panels;               /* (threads, 2, panel_bytes), unless the type is Q8_0 */
+    uint8_t *panels;               /* (threads, 2, panel_bytes) */
     uint8_t *fresh;                /* (threads, 2, group_bytes), for a weight that is not packed */
     int64_t groups, pairs;         /* per matrix */
     int64_t group_bytes, panel_bytes, n_tasks;
@@ -97,7 +97,7 @@ static void multiply(void *arg, int64_t begin, int64_t end, int thread)
 {
     const strips_job *job = arg;
     const lmk_kernels *kernels = job->of->kernels;
-    uint8_t *panels = job->panels ? job->panels + thread * 2 * job->panel_bytes : NULL;
+    uint8_t *panels = job->panels + thread * 2 * job->panel_bytes;
     uint8_t *fresh = job->fresh ? job->fresh + thread * 2 * job->group_bytes : NULL;
     const int64_t cols = job->w->cols, rows = job->w->rows;
     for (int64_t t = begin; t < end; t++) {
@@ -126,10 +126,8 @@ int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_w
     *job = (strips_job){ .of = s, .w = w, .y = y, .width = lmk_threads() };
     job->group_bytes = lmk_group_bytes(lmk_form_of(w->type), w->cols);
     job->panel_bytes = w->cols / LMK_BLOCK * LMK_PANEL_BLOCK;
-    if (w->type != LMK_Q8_0) {
-        job->panels = lmk_alloc(c, (size_t)(job->width * 2 * job->panel_bytes));
-        if (!job->panels) return -1;
-    }
+    job->panels = lmk_alloc(c, (size_t)(job->width * 2 * job->panel_bytes));
+    if (!job->panels) return -1;
     if (!w->packed) {
         job->fresh = lmk_alloc(c, (size_t)(job->width * 2 * job->group_bytes));
         if (!job->fresh) return -1;
