@@ -37,11 +37,15 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ThinkMarkers:
-    """How a model's reasoning is delimited. `switch` is the template variable that turns it on and off, or None."""
+    """How a model's reasoning is delimited. `switch` is the template variable that turns it on and off, or None.
+
+    `label` is the name of the channel, for models that write one behind the opening marker, up to the end of the line.
+    """
 
     open: str = "<think>"
     close: str = "</think>"
     switch: str | None = "enable_thinking"
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class ToolStyle:
     which `rule` matches the same text for one call of `tool`; without it, calls cannot be forced. `schema` is what the
     arguments must obey (None: any object), `exact` whether nothing less will do. `template_hint` is a text by which a
     chat template shows that it declares tools in this style. `bare` is what a call begins with where the model forgot
-    the marker; the name of a tool and `>` or the end of the line follow. `eager` makes a reader for arguments that are
+    the marker; the name of a tool and `>` or the end of the line follow. `tokens` are (name, text) pairs of special
+    tokens within a call, which `shape` may use as rules of these names. `eager` makes a reader for arguments that are
     handed on while they are written (see `lmhub.chat.eager`); without it they always come whole.
     """
 
@@ -66,6 +71,7 @@ class ToolStyle:
     template_hint: str = ""
     bare: str | None = None
     eager: str | None = None
+    tokens: tuple[tuple[str, str], ...] = ()
 
 
 _PARSE, _EAGER = "lmhub.chat.calls:parse_calls", "lmhub.chat.eager:EagerReader"

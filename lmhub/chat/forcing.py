@@ -40,10 +40,14 @@ class LazyTools:
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """The two markers of a style as pieces of grammar: `<[id]>` where they are tokens, quoted text otherwise."""
+    """The two markers of a style as pieces of grammar: `<[id]>` where they are tokens, quoted text otherwise.
+
+    `rules` are lines that define the style's other tokens.
+    """
 
     open: str
     close: str
+    rules: str = ""
 
 
 def forced_call(style: ToolStyle, tools: Sequence[Tool], choice: ToolChoice, markers: Markers) -> GrammarSpec:
@@ -69,8 +73,9 @@ def forced_call(style: ToolStyle, tools: Sequence[Tool], choice: ToolChoice, mar
                 f"the tool {tool.name[:100]!r} cannot be forced: its name must consist of letters, digits, _ . : and -",
                 "tools",
             )
-        rules.append(_exact_rule(shape, tool, f"c{place}"))
-    return _spec((f"{markers.open} c{place} {markers.close}" for place in range(len(rules))), rules)
+        rules.append(_exact_rule(shape, tool, f"c{place}", markers.rules))
+    rules.append(markers.rules)
+    return _spec((f"{markers.open} c{place} {markers.close}" for place in range(len(allowed))), rules)
 
 
 def opened_call(style: ToolStyle, tools: Sequence[Tool], opener: int, markers: Markers) -> LazyTools | None:
@@ -79,12 +84,13 @@ def opened_call(style: ToolStyle, tools: Sequence[Tool], opener: int, markers: M
     usable = [tool for tool in tools if _WRITABLE.fullmatch(tool.name)]
     if len(usable) < len(tools) or not usable:
         return None  # a grammar that leaves out a tool would forbid it
-    rules = [_loose_rule(shape, tool, f"c{place}") for place, tool in enumerate(usable)]
-    spec = _spec((f"c{place} {markers.close}" for place in range(len(rules))), rules)
+    rules = [_loose_rule(shape, tool, f"c{place}", markers.rules) for place, tool in enumerate(usable)]
+    choices = [f"c{place} {markers.close}" for place in range(len(usable))]
+    spec = _spec(choices, [*rules, markers.rules])
     if len(spec.source) > MAX_SOURCE // 2 or problem(spec.source) is not None:  # each is fine, all together too much
         log.warning("%d tool schemas are too much for one grammar: calls are not held to them", len(tools))
         rules = [shape(replaced, f"c{place}", None, False) for place, replaced in enumerate(map(_plain, usable))]
-        spec = _spec((f"c{place} {markers.close}" for place in range(len(rules))), rules)
+        spec = _spec(choices, [*rules, markers.rules])
         if problem(spec.source) is not None:
             return None
     return LazyTools(opener, spec)
@@ -94,12 +100,12 @@ def _spec(alternatives: Iterable[str], rules: Iterable[str]) -> GrammarSpec:
     return GrammarSpec("lark", f"start: {' | '.join(alternatives)}\n{''.join(rules)}", "tools")
 
 
-def _exact_rule(shape: Shape, tool: Tool, rule: str) -> str:
+def _exact_rule(shape: Shape, tool: Tool, rule: str, others: str) -> str:
     schema = as_object(tool.parameters) if tool.strict and not tool.custom else None
     message = _refusal(schema)
     if message is None:
         lines = shape(tool, rule, schema, True)
-        message = problem(f"start: {rule}\n{lines}")
+        message = problem(f"start: {rule}\n{lines}{others}")
         if message is None:
             return lines
     told = located(schema, message) if schema is not None else message
@@ -107,12 +113,12 @@ def _exact_rule(shape: Shape, tool: Tool, rule: str) -> str:
     raise RequestError(f"the {what} of the tool {tool.name[:100]} cannot be enforced: {told[:300]}", "tools")
 
 
-def _loose_rule(shape: Shape, tool: Tool, rule: str) -> str:
+def _loose_rule(shape: Shape, tool: Tool, rule: str, others: str) -> str:
     schema = as_object(tool.parameters) if tool.strict and not tool.custom else None
     message = _refusal(schema)
     if message is None:
         lines = shape(tool, rule, schema, False)
-        message = problem(f"start: {rule}\n{lines}")
+        message = problem(f"start: {rule}\n{lines}{others}")
         if message is None:
             return lines
     log.warning("calls of the tool %s are not held to its schema: %s", tool.name, message)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lmhub.types import Tool
+from lmhub.types import GrammarSpec, Tool
 
 VALUE_END = "\n</parameter>\n"
 _BLANKS = r"[ \x0A\x0D\x09]{1,16}"  # between JSON tokens: unbounded, small models loop in them
@@ -49,9 +49,12 @@ def xml_shape_of_input(tool: Tool, rule: str) -> str:
     end = literal("</function>\n")
     if tool.format is None:
         return f"{rule}: {head} {rule}_t {end}\n{free_text(rule + '_t')}"
-    source = tool.format.source
-    grammar = source if tool.format.kind == "lark" else f"start: /{_delimited(source)}/"
-    return f"{rule}: {head} {rule}_t {literal(VALUE_END)} {end}\n{rule}_t: {nested(grammar)}\n"
+    return f"{rule}: {head} {rule}_t {literal(VALUE_END)} {end}\n{rule}_t: {formatted(tool.format)}\n"
+
+
+def formatted(format: GrammarSpec) -> str:
+    """The body of a rule that matches what the input of a custom tool is held to."""
+    return nested(format.source if format.kind == "lark" else f"start: /{_delimited(format.source)}/")
 
 
 def _delimited(regex: str) -> str:

@@ -188,9 +188,12 @@ class ChatFormat:
         return Traits(self._ready(), self._tokens, self._think)
 
     def _markers(self, style: ToolStyle) -> Markers:
-        texts = (style.open, style.close)
-        ids = map(self._tokenizer.token_id, texts)
-        return Markers(*(literal(text) if id is None else f"<[{id}]>" for text, id in zip(texts, ids, strict=True)))
+        def piece(text: str) -> str:
+            id = self._tokenizer.token_id(text)
+            return literal(text) if id is None else f"<[{id}]>"
+
+        rules = "".join(f"{name}: {piece(text)}\n" for name, text in style.tokens)
+        return Markers(piece(style.open), piece(style.close), rules)
 
     def _turns(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Turn]:
         traits = self.traits
@@ -253,7 +256,8 @@ class ChatFormat:
         tail = cut[-1][0].rstrip() if cut and cut[-1][1] else ""
         opener = next((one for one in openers if one and ids[-len(one) :] == one), None)
         n_stable = None if opener is None else len(ids) - len(opener)
-        return Prompt(cut, ids, self._think is not None and tail.endswith(self._think.open), n_stable)
+        opens = self._think is not None and tail.endswith(self._think.open + self._think.label)
+        return Prompt(cut, ids, opens, n_stable)
 
 
 def template_source(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:

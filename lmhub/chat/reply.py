@@ -31,6 +31,7 @@ _END_OF_FUNCTION = b"</function>"
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _Utf8 = codecs.getincrementaldecoder("utf-8")
 _MAX_NAME = 256  # bytes of the name in a call without a marker
+_MAX_LABEL = 32  # of the name of a channel
 
 Mode = Literal["detect", "think", "content", "name", "call"]
 Calls = Sequence[tuple[str, str]]
@@ -73,6 +74,8 @@ class ChannelParser:
         self.in_reasoning = opens_reasoning
         self._held = b""  # blanks that have not been shown yet
         self._n_newlines = 1 if opens_reasoning else 0  # leading newlines that may still be dropped from the channel
+        self._label: bytes | None = None  # of the channel that was opened last, while it is being written
+        self._labelled = think is not None and bool(think.label)
         self._thought = False  # whether anything of this block of reasoning was shown
         self._captured = bytearray()
         self._before = b""  # the blanks that preceded the capture
@@ -130,6 +133,8 @@ class ChannelParser:
             self._captured += data
             self._match_name()
             return
+        if self._label is not None:
+            data = self._behind_label(data)
         while self._n_newlines and data[:1] == b"\n" and self._mode != "detect":
             self._n_newlines -= 1
             data = data[1:]
@@ -147,6 +152,13 @@ class ChannelParser:
             shown = self._held + data  # no marker can follow that would make the blanks vanish
         self._emit(shown)
         self._held = (self._held + data)[len(shown) :]
+
+    def _behind_label(self, data: bytes) -> bytes:
+        """What follows the name of a channel; a line that is too long for one is no name."""
+        assert self._label is not None
+        label, newline, rest = (self._label + data).partition(b"\n")
+        self._label = None if newline or len(label) > _MAX_LABEL else label
+        return rest if newline else b"" if self._label is not None else label
 
     def _emit(self, data: bytes) -> None:
         self._thought = self._thought or bool(data)
@@ -177,11 +189,12 @@ class ChannelParser:
         if self._mode == "think" and self._thought:
             self._literal("think")
         elif self._mode == "think":  # opened by the prompt, and again by the model
-            self._n_newlines = 1
+            self._n_newlines, self._label = 1, b"" if self._labelled else None
         elif self._mode == "detect" or self._scanner.is_token("think"):
             if self._mode == "content":
                 self._emit(self._held)
             self._held, self._n_newlines, self._mode, self._thought = b"", 1, "think", False
+            self._label = b"" if self._labelled else None
         else:
             self._literal("think")
 
@@ -189,6 +202,7 @@ class ChannelParser:
         if self._mode == "content" and not self._scanner.is_token("/think"):
             self._literal("/think")
             return
+        self._label = None
         if self._mode != "content":  # a stray one within content is dropped
             self._held, self._n_newlines, self._mode = b"", 2, "content"
 
@@ -198,6 +212,7 @@ class ChannelParser:
     # --- calls ---
 
     def _open_call(self, mode: Mode) -> None:
+        self._label = None
         self._before = b"" if self._mode == "think" else self._held
         self._held, self._captured, self._mode = b"", bytearray(), mode
         self._bare, self._closes_late, self._doubtful, self._eager = mode == "name", False, None, None

@@ -63,19 +63,21 @@ class Traits:
         """Whether reasoning that a client left in the text of an earlier turn would be shown as its content."""
         if self._think is None:
             return False
-        inline = f"{self._think.open}\nprobe-r\n{self._think.close}\n\nprobe-a"
+        inline = f"{self._think.open}{self._think.label}\nprobe-r\n{self._think.close}\n\nprobe-a"
         text = self._rendered(_USER, Message("assistant", (Text(inline),)), _MORE)
         return text is not None and "probe-r" in text
 
     @cached_property
     def closing(self) -> str:
-        """What the template writes between a turn's reasoning and its content, the closing marker included."""
+        """What the template writes between a turn's reasoning and what follows, the closing marker included."""
         assert self._think is not None
         close = self._think.close
-        said = Message("assistant", (Reasoning("probe-r"), Text("probe-a")))
-        text = self._rendered(_USER, said) or ""
-        found = re.search(rf"probe-r(\s*{re.escape(close)}\s*)probe-a", text)
-        return found[1] if found else f"\n{close}\n\n"
+        reasoned, said = Reasoning("probe-r"), Text("probe-a")
+        for behind in (said, ToolCall("call_0", "probe_name", "{}")):  # some show it before calls only
+            text = self._rendered(_USER, Message("assistant", (reasoned, behind)), parsed=self.wants_mappings) or ""
+            if found := re.search(rf"probe-r(\s*{re.escape(close)}\s*)", text):
+                return found[1]
+        return f"\n{close}\n\n"
 
     @cached_property
     def openers(self) -> tuple[str, ...]:

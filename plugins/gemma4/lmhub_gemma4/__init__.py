@@ -5,23 +5,41 @@ This module holds records only: nothing heavy is imported before a model is load
 
 from __future__ import annotations
 
-from lmhub import Caps, Family, hookimpl
+from functools import partial
 
-SAMPLING = {"temperature": 1.0, "top_k": 64, "top_p": 0.95}
-"""What the model cards recommend, for both generations."""
+from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl
+
+THINK = ThinkMarkers("<|channel>", "<channel|>", label="thought")
+QUOTE = '<|"|>'
+CALLS = ToolStyle(
+    "gemma4",
+    "<|tool_call>",
+    "<tool_call|>",
+    parse="lmhub_gemma4.calls:parse_calls",
+    shape="lmhub_gemma4.shape:shape",
+    template_hint="<|tool_call>",
+    tokens=(("quote", QUOTE),),
+)
 
 
 @hookimpl
 def lmhub_families() -> list[Family]:
+    gemma = partial(
+        Family,
+        load="lmhub_gemma4.model:load",
+        plan="lmhub_gemma4.model:plan",
+        kernels="lmhub_gemma4._kernels",
+        # What the model cards recommend, for both generations.
+        sampling={"temperature": 1.0, "top_k": 64, "top_p": 0.95},
+    )
     return [
-        Family(
+        gemma(
             "gemma4",
-            archs=("gemma4", "gemma3"),
-            load="lmhub_gemma4.model:load",
-            plan="lmhub_gemma4.model:plan",
-            kernels="lmhub_gemma4._kernels",
-            caps=Caps(),
-            sampling=SAMPLING,
-            doc="Gemma 4 E2B, E4B, dense and 26B-A4B; Gemma 3 270M to 27B",
-        )
+            archs=("gemma4",),
+            caps=Caps(tools=True, reasoning=True),
+            think=THINK,
+            tools=CALLS,
+            doc="Gemma 4 E2B, E4B, dense and 26B-A4B",
+        ),
+        gemma("gemma3", archs=("gemma3",), doc="Gemma 3 270M to 27B"),
     ]
