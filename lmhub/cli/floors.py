@@ -9,7 +9,8 @@ it sees. The output matrix works on the rows whose logits are wanted. Sliding wi
 has them may beat its floor far behind them.
 
 Attention over an F16 or Q8_0 cache is computed with integers of 14 bits, three int8 products each, so that its peak is
-a third of that of int8, or that of float32 where this is faster; over an F32 cache it is computed in float32.
+a third of that of int8, or that of float32 where this is faster; over an F32 cache it is computed in float32. BF16
+weights meet activations in two BF16 parts: half the peak of bf16, or of float32.
 
 Knows metadata and tensor directories, and runs nothing.
 """
@@ -59,6 +60,8 @@ class Machine:
         """Operations/s of a unit; a machine without it computes in float32."""
         if unit == "int14":
             return max(self.peaks["f32"], self.peaks.get("int8", 0.0) / 3)
+        if unit == "bf16":
+            return max(self.peaks["f32"], self.peaks.get("bf16", 0.0)) / 2
         return self.peaks.get(unit, self.peaks["f32"])
 
 

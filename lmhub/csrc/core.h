@@ -31,7 +31,7 @@
  * next one, which the hardware would not guess. Only the first rows of x have to wait for memory. */
 #define LMK_AHEAD (3 * LMK_BLOCK * LMK_GROUP)
 
-enum { LMK_F32 = 0, LMK_F16 = 1, LMK_Q8_0 = 8 };   /* GGML type ids that the core treats by name */
+enum { LMK_F32 = 0, LMK_F16 = 1, LMK_Q8_0 = 8, LMK_BF16 = 30 };   /* GGML type ids that the core treats by name */
 
 typedef struct lmk_q8_block {      /* 32 activations of one row */
     int8_t q[LMK_BLOCK];           /* within -127..127 */
@@ -88,6 +88,20 @@ typedef struct lmk_kernels {
     void (*dot_strips)(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
 
+    /* F16 and BF16 weights, packed; halves.h has the definition. `split` makes a row of x the (k / 32, 2, 32) parts that BF16
+     * weights meet, and returns their unit. x[j]: such parts, or floats for F16, padded to whole blocks; units (n_x) for
+     * BF16. One or two groups, n_out <= 32; scratch: lmk_half_scratch(n_x) floats when n_x >= LMK_PANEL_ROWS. */
+    float (*split)(float *parts, const float *x, int64_t k);
+    void (*dot_halves)(int32_t type, float *const *y, int64_t i0, int n_out, const uint16_t *w, int64_t group_halves,
+                       const float *const *x, const float *units, int64_t n_x, int64_t k, float *scratch);
+
+    /* The same for BF16 on tiles; NULL where there are none. x comes in strips of 16 rows, k / 32 * LMK_HALF_TILES each, that
+     * split_tiles fills row by row: `tiles` is where the row begins in its strip. Meanwhile the group_halves at `next` and
+     * those behind them are fetched, unless it is NULL. */
+    float (*split_tiles)(uint16_t *tiles, const float *x, int64_t k);
+    void (*dot_tiles)(float *const *y, int64_t i0, int n_out, const uint16_t *w, int64_t group_halves, const uint16_t *strips,
+                      const float *units, int64_t n_x, int64_t k, const uint16_t *next, float *scratch);
+
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t dim, float eps);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t dim);
     void (*gelu_mul)(float *y, const float *gate, const float *up, int64_t dim);
@@ -117,6 +131,8 @@ extern const lmk_kernels lmk_kernels_amx;
 void lmk_strip_amx(void *strip, const lmk_q8_block *const *x, int64_t n_x, int64_t k);
 void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
                         const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
+void lmk_dot_tiles_amx(float *const *y, int64_t i0, int n_out, const uint16_t *w, int64_t group_halves, const uint16_t *strips,
+                       const float *units, int64_t n_x, int64_t k, const uint16_t *next, float *scratch);
 #elif defined(__aarch64__)
 extern const lmk_kernels lmk_kernels_neon;
 extern const lmk_kernels lmk_kernels_i8mm;
@@ -191,6 +207,12 @@ typedef struct lmk_strips lmk_strips;
 lmk_strips *lmk_lay_out(lmk_ctx *c, const lmk_q8_block *const *x, int64_t cols, const lmk_segment *segments,
                         int64_t n_segments, int64_t n_slots);
 int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, float *const *y);
+
+/* halves.c: products with packed F16 and BF16 weights. The rows of x (n_x, cols) that the slots read are prepared once for all
+ * weights of that type and these columns. NULL or -1 when there is no memory. */
+typedef struct lmk_halves lmk_halves;
+lmk_halves *lmk_prepare_halves(lmk_ctx *c, int32_t type, const float *x, int64_t n_x, int64_t cols, const lmk_slots *slots);
+int lmk_halves_work(lmk_ctx *c, lmk_work *work, const lmk_halves *h, const lmk_weight *w, float *const *y);
 
 int lmk_route_experts(lmk_ctx *c, lmk_route *r, const float *logits, int64_t n_expert);
 int lmk_linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r);

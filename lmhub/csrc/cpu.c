@@ -51,14 +51,16 @@ static const char *lacks_avx512(void)
 
 #define BIT_AMX_TILE (1u << 24)     /* CPUID leaf 7, EDX */
 #define BIT_AMX_INT8 (1u << 25)
+#define BIT_AMX_BF16 (1u << 22)
 
 static const char *lacks_amx(void)
 {
     uint32_t a, b, c, d;
     const char *why = lacks_avx512();
     if (why) return why;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BIT_AMX_TILE) || !(d & BIT_AMX_INT8))
-        return "the CPU lacks AMX or its INT8 products";
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BIT_AMX_TILE) || !(d & BIT_AMX_INT8)
+        || !(d & BIT_AMX_BF16))
+        return "the CPU lacks AMX or its INT8 or BF16 products";
     if ((xcr0() & 0x60000) != 0x60000) return "the system does not save AMX tiles";
 #if defined(__linux__)
     const long request = 0x1023, tile_data = 18;   /* ARCH_REQ_XCOMP_PERM; idempotent */

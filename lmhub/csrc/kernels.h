@@ -3,7 +3,7 @@
  * Knows nothing of threads, contexts or weights' types. One source is what makes the levels agree bit for bit: they can
  * differ only in simd_*.h, whose calls are exact. Sums: see core.h. The tail of a sum is padded with zero lanes.
  *
- * Defines every member of lmk_kernels but `isa`, `dot_q8`, `dot_packed`, `attend` and the optional ones. Wants DEQUANT_ROW and one of
+ * Defines every member of lmk_kernels but `isa`, `dot_q8`, `dot_packed`, `split`, `dot_halves`, `attend` and the optional ones. Wants DEQUANT_ROW and one of
  * simd_*.h before it.
  */
 
@@ -385,5 +385,5 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
         .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .dot_packed = dot_packed, .rms_norm = rms_norm,                \
         .silu_mul = silu_mul, .gelu_mul = gelu_mul, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
         .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least, .softmax_tile = softmax_tile,        \
-        .mix = mix, __VA_ARGS__                                                                                      \
+        .mix = mix, .split = split, .dot_halves = dot_halves, __VA_ARGS__                                            \
     }

@@ -67,6 +67,7 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
 #define Q_ROWS 4
 #include "codes_avx2.h"
 #include "quants.h"
+#include "halves.h"
 
 const lmk_kernels lmk_kernels_avx2 = KERNELS("avx2", .attend = attend_rows);
 #endif

@@ -62,6 +62,7 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
 #define Q_ROWS 8
 #include "codes_avx512.h"
 #include "quants.h"
+#include "halves.h"
 
 /* A tile wants codes with their sign: w, not w + 128. */
 void lmk_expand_signed_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k)
@@ -81,6 +82,22 @@ void lmk_expand_signed_avx512(int32_t type, uint8_t *panel, const uint8_t *group
         _mm512_storeu_si512(panel + i, _mm512_xor_si512(_mm512_loadu_si512(group + i), top));
 }
 
+/* A row of x as its row of the tiles of a strip: for each block 32 high parts, then 32 low ones */
+static float split_tiles(uint16_t *tiles, const float *x, int64_t k)
+{
+    float inverse;
+    const float unit = h_unit(x, k, &inverse);
+    const v16 by = v_set(inverse);
+    for (int64_t i = 0; i < lmk_half_blocks(k) * LMK_BLOCK; i += LANES) {
+        uint16_t *to = tiles + i / LMK_BLOCK * LMK_HALF_TILES + i % LMK_BLOCK;
+        v16 high = v_set(0.0f), low = high;
+        if (unit > 0.0f && i < k) h_split(v_load_part(x + i, (int)lmk_min(LANES, k - i), 0.0f), by, &high, &low);
+        _mm256_storeu_si256((void *)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(v_bits(high), 16)));
+        _mm256_storeu_si256((void *)(to + LMK_HALF_TILES / 2), _mm512_cvtepi32_epi16(_mm512_srli_epi32(v_bits(low), 16)));
+    }
+    return unit;
+}
+
 /* Tiles are for many rows: what few rows would pay for laying out keys and values is more than they gain. */
 static void attend_amx(const lmk_attend_task *t)
 {
@@ -95,5 +112,6 @@ static void attend_amx(const lmk_attend_task *t)
 
 const lmk_kernels lmk_kernels_avx512 = KERNELS("avx512", .attend = attend_rows);
 const lmk_kernels lmk_kernels_amx = KERNELS("amx", .attend = attend_amx, .strip = lmk_strip_amx,
-                                                .dot_strips = lmk_dot_strips_amx);
+                                                .dot_strips = lmk_dot_strips_amx, .split_tiles = split_tiles,
+                                                .dot_tiles = lmk_dot_tiles_amx);
 #endif

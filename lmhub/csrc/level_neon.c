@@ -100,6 +100,7 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
 #define Q_ROWS 4
 #include "codes_neon.h"
 #include "quants.h"
+#include "halves.h"
 
 #ifdef LMK_I8MM
 const lmk_kernels lmk_kernels_i8mm = KERNELS("i8mm", .attend = attend_rows);

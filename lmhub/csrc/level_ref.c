@@ -35,5 +35,6 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
 #define Q_PLAIN
 #include "codes_ref.h"
 #include "quants.h"
+#include "halves.h"
 
 const lmk_kernels lmk_kernels_ref = KERNELS("ref", .attend = attend_rows);

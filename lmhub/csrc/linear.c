@@ -1,7 +1,8 @@
 /* linear.c: y = x Wᵀ for every weight type.
  *
- * Two paths. A weight of a type with a packed layout meets activations quantised to int8, 16 outputs at a time; where it
- * is not packed, each 16 rows are, into scratch, whenever they are used. Any other type is expanded to float32, a few rows
+ * Two paths. A weight of a type with a packed layout meets activations quantised to int8 (or, where it is F16 or BF16, as
+ * halves.c has it), 16 outputs at a time; where it is not packed, each 16 rows are, into scratch, whenever they are used. Any
+ * other type is expanded to float32, a few rows
  * at a time into scratch that stays in cache, and meets the activations as they are. Both work on tiles of 16 output rows,
  * which threads take from one counter; a tile's arithmetic depends on nothing else.
  *
@@ -165,9 +166,10 @@ typedef struct product {           /* what the weights of one call share */
     const float *x;
     int64_t n_x;
     const lmk_slots *slots;
-    const lmk_q8_block **xq;       /* these three are made when the first weight needs them */
+    const lmk_q8_block **xq;       /* these are made when the first weight needs them */
     const float **rows;
     lmk_strips *strips;
+    lmk_halves *halves[2];         /* for F16 and for BF16 */
 } product;
 
 static int plan_packed(product *p, slots_job *job, lmk_work *work)
@@ -193,6 +195,14 @@ static int plan_packed(product *p, slots_job *job, lmk_work *work)
     return 0;
 }
 
+static int plan_halves(product *p, slots_job *job, lmk_work *work)
+{
+    const lmk_weight *w = job->w;
+    lmk_halves **h = &p->halves[w->type == LMK_BF16];
+    if (!*h) *h = lmk_prepare_halves(p->c, w->type, p->x, p->n_x, w->cols, p->slots);
+    return *h ? lmk_halves_work(p->c, work, *h, w, job->y) : -1;
+}
+
 static int plan_generic(product *p, slots_job *job, lmk_work *work)
 {
     const int64_t cols = job->w->cols;
@@ -213,8 +223,8 @@ static int plan(product *p, slots_job *job, lmk_work *work, float *y)
     job->y = lmk_alloc(p->c, (size_t)p->slots->n * sizeof *job->y);
     if (job->row_bytes < 0 || !job->y) return -1;
     for (int64_t i = 0; i < p->slots->n; i++) job->y[i] = y + (p->slots->y_index ? p->slots->y_index[i] : i) * w->rows;
-    const int packable = lmk_packed_bytes(w->type, w->rows, w->cols, w->n_expert) > 0;
-    return packable ? plan_packed(p, job, work) : plan_generic(p, job, work);
+    if (!lmk_packed_bytes(w->type, w->rows, w->cols, w->n_expert)) return plan_generic(p, job, work);
+    return lmk_is_half(w->type) ? plan_halves(p, job, work) : plan_packed(p, job, work);
 }
 
 typedef struct works {

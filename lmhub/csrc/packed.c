@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
+#define LEAST_EXPONENT 47          /* biased, of a BF16 weight that is not taken for zero: 2^-80 */
 #define EACH_BYTE(byte) ((uint32_t)(byte) * 0x01010101u)
 
 ALWAYS uint32_t word(const uint8_t *p)
@@ -132,6 +133,25 @@ ALWAYS void pack_rows(const int32_t type, uint8_t *dst, const uint8_t *src, int6
         }
 }
 
+/* The same of F16 or BF16 */
+ALWAYS void pack_halves(const int32_t type, uint8_t *dst, const uint8_t *src, int64_t count, int64_t cols)
+{
+    uint16_t *to = (uint16_t *)(void *)dst;
+    for (int64_t c = 0; c < cols; c += LMK_BLOCK, to += LMK_BLOCK * LMK_GROUP) {
+        uint16_t block[LMK_GROUP][LMK_BLOCK] = { { 0 } };
+        for (int64_t i = 0; i < count; i++)
+            memcpy(block[i], src + (i * cols + c) * 2, (size_t)lmk_min(LMK_BLOCK, cols - c) * 2);
+        for (int i = 0; i < LMK_GROUP && type == LMK_BF16; i++)
+            for (int t = 0; t < LMK_BLOCK; t++) block[i][t] = (block[i][t] & 0x7f80) < LEAST_EXPONENT << 7 ? 0 : block[i][t];
+        for (int t = 0; t < LMK_BLOCK / 2; t++)
+            for (int i = 0; i < LMK_GROUP; i++) {
+                uint16_t *pair = to + 2 * LMK_GROUP * t;
+                pair[type == LMK_F16 ? i : 2 * i] = block[i][2 * t];
+                pair[type == LMK_F16 ? LMK_GROUP + i : 2 * i + 1] = block[i][2 * t + 1];
+            }
+    }
+}
+
 /* A constant type is what makes it fast. */
 ALWAYS void pack_type(int32_t type, uint8_t *dst, const uint8_t *src, int64_t count, int64_t cols)
 {
@@ -140,6 +160,8 @@ ALWAYS void pack_type(int32_t type, uint8_t *dst, const uint8_t *src, int64_t co
     switch (type) {
         CASE(LMK_Q4_0) CASE(LMK_Q4_1) CASE(LMK_Q5_0) CASE(LMK_Q5_1) CASE(LMK_Q8_0) CASE(LMK_Q4_K) CASE(LMK_Q5_K)
         CASE(LMK_Q6_K) CASE(LMK_IQ4_NL) CASE(LMK_IQ4_XS) CASE(LMK_MXFP4)
+    case LMK_F16: pack_halves(LMK_F16, dst, src, count, cols); break;
+    case LMK_BF16: pack_halves(LMK_BF16, dst, src, count, cols); break;
     }
 #undef CASE
 }
@@ -161,7 +183,7 @@ __attribute__((target("avx2"))) static void pack_avx2(int32_t type, uint8_t *dst
 
 void lmk_pack_groups(uint8_t *dst, const lmk_weight *w, int64_t begin, int64_t end)
 {
-    const int64_t groups = lmk_groups(w->rows), size = lmk_group_bytes(lmk_form_of(w->type), w->cols);
+    const int64_t groups = lmk_groups(w->rows), size = lmk_packed_group(w->type, w->cols);
     const int64_t row = w->cols / lmk_type_block(w->type) * lmk_type_bytes(w->type);
     for (int64_t g = begin; g < end; g++, dst += size) {
         const int64_t first = g % groups * LMK_GROUP;
@@ -179,14 +201,15 @@ static void pack(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const pack_job *job = arg;
-    lmk_pack_groups(job->dst + begin * lmk_group_bytes(lmk_form_of(job->w->type), job->w->cols), job->w, begin, end);
+    lmk_pack_groups(job->dst + begin * lmk_packed_group(job->w->type, job->w->cols), job->w, begin, end);
 }
 
 int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert)
 {
     const lmk_form f = lmk_form_of(type);
-    if (!f.bits || cols % f.unit || rows < 1 || cols < 1 || n_expert < 1) return 0;
-    return n_expert * lmk_groups(rows) * lmk_group_bytes(f, cols);
+    const int packable = lmk_is_half(type) || (f.bits && cols % f.unit == 0);
+    if (!packable || rows < 1 || cols < 1 || n_expert < 1) return 0;
+    return n_expert * lmk_groups(rows) * lmk_packed_group(type, cols);
 }
 
 int lmk_pack(const lmk_weight *w, void *dst)

@@ -61,6 +61,28 @@ static inline int64_t lmk_group_bytes(lmk_form f, int64_t cols)
     return (lmk_code_bytes(f, cols) + cols / f.unit * f.unit_bytes + 63) / 64 * 64;
 }
 
+/* F16 and BF16 have neither codes nor scales. A group is, for each block of 32 columns (the last one padded with zeros), 16
+ * vectors of 2 consecutive columns of each of the 16 rows: for F16 first the one column, then the other; for BF16 in pairs,
+ * as tiles want them. BF16 weights below 2^-80 become 0. */
+static inline int64_t lmk_half_blocks(int64_t cols) { return (cols + LMK_BLOCK - 1) / LMK_BLOCK; }
+static inline int64_t lmk_half_group(int64_t cols) { return lmk_half_blocks(cols) * LMK_BLOCK * LMK_GROUP; }
+static inline int lmk_is_half(int32_t type) { return type == LMK_F16 || type == LMK_BF16; }
+
+/* Bytes of a group of any packed type */
+static inline int64_t lmk_packed_group(int32_t type, int64_t cols)
+{
+    return lmk_is_half(type) ? 2 * lmk_half_group(cols) : lmk_group_bytes(lmk_form_of(type), cols);
+}
+
+#define LMK_HALF_ROWS 16           /* of x in a strip of tiles */
+#define LMK_HALF_TILES (2 * LMK_HALF_ROWS * LMK_BLOCK)     /* halves of a strip's block: high parts (16, 32), low parts */
+
+/* floats that products of n_x rows work in: an expanded panel of 8 blocks, and sums of two groups */
+static inline int64_t lmk_half_scratch(int64_t n_x)
+{
+    return 2 * LMK_GROUP * (8 * LMK_BLOCK + (n_x + LMK_HALF_ROWS - 1) / LMK_HALF_ROWS * LMK_HALF_ROWS);
+}
+
 #define LMK_PANEL_ROWS 12          /* rows of x from which on a panel pays */
 
 /* A panel is a group's codes as bytes and its scales as floats: for each block of 32 columns 8 vectors, then for each block
@@ -100,7 +122,7 @@ void lmk_pack_groups(uint8_t *dst, const lmk_weight *w, int64_t begin, int64_t e
 /* Groups [g, g + n) of w as they are packed, or, of a weight that is not, packed into `fresh` on the spot: the same bits */
 static inline const uint8_t *lmk_take_groups(const lmk_weight *w, int64_t g, int64_t n, uint8_t *fresh)
 {
-    if (w->packed) return (const uint8_t *)w->packed + g * lmk_group_bytes(lmk_form_of(w->type), w->cols);
+    if (w->packed) return (const uint8_t *)w->packed + g * lmk_packed_group(w->type, w->cols);
     lmk_pack_groups(fresh, w, g, g + n);
     return fresh;
 }

@@ -38,6 +38,13 @@ static inline v16 v_where_least(v16 a, v16 b, v16 x)
                   _mm256_and_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ), x.hi) };
 }
 
+static inline v16 v_quiet(v16 a)
+{
+    const __m256 nan = _mm256_set1_ps(NAN);
+    return (v16){ _mm256_blendv_ps(a.lo, nan, _mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q)),
+                  _mm256_blendv_ps(a.hi, nan, _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q)) };
+}
+
 static inline float v_sum(v16 a)
 {
     __m256 s8 = _mm256_add_ps(a.lo, a.hi);
@@ -168,3 +175,6 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 #define BLOCK_W 3
 #define BLOCK_X 2
 #define ATTEND_SUMS 1                              /* of 4 keys each, that attend_rows.h has in work at once */
+#define H_ROWS 2                                    /* halves.h: rows of x and groups of weights in registers, */
+#define H_GROUPS 1
+#define H_DIRECT 2                                  /* and rows of x straight from packed weights */

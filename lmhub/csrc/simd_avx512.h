@@ -24,6 +24,11 @@ static inline v16 v_where_least(v16 a, v16 b, v16 x)
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), x);
 }
 
+static inline v16 v_quiet(v16 a)
+{
+    return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_set1_ps(NAN));
+}
+
 static inline float v_sum(v16 a)
 {
     __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -151,3 +156,6 @@ static inline void i_sum_4x4(int32_t *const *y, i16x acc[4][4])
 #define BLOCK_W 4
 #define BLOCK_X 4
 #define ATTEND_SUMS 4
+#define H_ROWS 6                                    /* halves.h: rows of x and groups of weights in registers, */
+#define H_GROUPS 2
+#define H_DIRECT 4                                  /* and rows of x straight from packed weights */

@@ -40,6 +40,12 @@ static inline v16 v_where_least(v16 a, v16 b, v16 x)
     return x;
 }
 
+static inline v16 v_quiet(v16 a)
+{
+    EACH a.q[i] = vbslq_f32(vceqq_f32(a.q[i], a.q[i]), a.q[i], vdupq_n_f32(NAN));
+    return a;
+}
+
 static inline float v_sum(v16 a)
 {
     const float32x4_t s4 = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
@@ -155,3 +161,6 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 #define BLOCK_W 2
 #define BLOCK_X 2
 #define ATTEND_SUMS 1                              /* of 4 keys each, that attend_rows.h has in work at once */
+#define H_ROWS 2                                    /* halves.h: rows of x and groups of weights in registers, */
+#define H_GROUPS 1
+#define H_DIRECT 1                                  /* and rows of x straight from packed weights */

@@ -21,6 +21,8 @@ static inline v16 v_max(v16 a, v16 b) { EACH a.f[i] = a.f[i] > b.f[i] ? a.f[i] :
 static inline v16 v_min(v16 a, v16 b) { EACH a.f[i] = a.f[i] < b.f[i] ? a.f[i] : b.f[i]; return a; }  /* NaN: b */
 static inline v16 v_where_least(v16 a, v16 b, v16 x) { EACH x.f[i] = a.f[i] >= b.f[i] ? x.f[i] : 0.0f; return x; }
 
+static inline v16 v_quiet(v16 a) { EACH a.f[i] = a.f[i] == a.f[i] ? a.f[i] : NAN; return a; }      /* the one NaN for all */
+
 static inline float v_sum(v16 a)
 {
     for (int half = 8; half; half /= 2)
@@ -139,3 +141,6 @@ static inline void v_store_f16(uint16_t *p, v16 a) { EACH p[i] = float_to_half(a
 #define BLOCK_W 1                                   /* register block of dot_f32: rows of w, rows of x */
 #define BLOCK_X 1
 #define ATTEND_SUMS 1
+#define H_ROWS 1                                    /* halves.h: rows of x and groups of weights in registers, */
+#define H_GROUPS 1
+#define H_DIRECT 1                                  /* and rows of x straight from packed weights */

@@ -91,4 +91,9 @@ def test_attention_runs_on_integers_where_three_products_of_them_beat_one_of_flo
 
 def test_a_unit_that_is_missing_is_replaced_by_float32() -> None:
     machine = Machine(bandwidth=100.0, peaks={"f32": 10.0})
-    assert Work(0.0, {"bf16": 20.0}).floor(machine) == (2.0, "arithmetic")
+    assert Work(0.0, {"int8": 20.0}).floor(machine) == (2.0, "arithmetic")
+
+
+def test_bf16_weights_meet_activations_in_two_parts() -> None:
+    assert Machine(1.0, {"f32": 10.0}).peak("bf16") == 5
+    assert Machine(1.0, {"f32": 10.0, "bf16": 100.0}).peak("bf16") == 50

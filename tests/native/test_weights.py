@@ -29,8 +29,8 @@ def file(tmp_path: Path) -> Any:
         out.add_tensor("packed.weight", rng.standard_normal((ROWS, COLS), np.float32), GGMLType.Q8_0)
         out.add_tensor("experts.weight", rng.standard_normal((3, ROWS, COLS), np.float32), GGMLType.Q8_0)
         out.add_tensor("norm.weight", rng.standard_normal(COLS, np.float32), GGMLType.F16)
-        out.add_tensor("a.0.weight", rng.standard_normal((ROWS, COLS), np.float32), GGMLType.F16)
-        out.add_tensor("a.1.weight", rng.standard_normal((ROWS, COLS), np.float32), GGMLType.F16)
+        out.add_tensor("a.0.weight", rng.standard_normal((ROWS, COLS), np.float32))
+        out.add_tensor("a.1.weight", rng.standard_normal((ROWS, COLS), np.float32))
     with open_gguf(tmp_path / "model.gguf") as opened:
         yield opened
 
