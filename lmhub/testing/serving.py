@@ -58,13 +58,22 @@ def serve_fake(
 
 
 @contextmanager
-def running(hub: Hub, **settings: Any) -> Iterator[str]:
-    """Serve `hub` over HTTP on a free port of 127.0.0.1, on a thread of its own: the URL, without a path."""
+def running(hub: Hub, load: Callable[[], object] | None = None, **settings: Any) -> Iterator[str]:
+    """Serve `hub` over HTTP on a free port of 127.0.0.1, on a thread of its own: the URL, without a path.
+
+    It is ready inside the block, unless `load` was given: then it has only begun to load.
+    """
     from lmhub.server.run import HubServer
     from lmhub.settings import ServerSettings
 
     ready: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
-    server = HubServer(hub, ServerSettings(port=0, **settings), lambda: None, ready.put)
+
+    def begin() -> None:
+        if load is not None:
+            ready.put(server.address)
+            load()
+
+    server = HubServer(hub, ServerSettings(port=0, **settings), begin, ready.put)
 
     def main() -> None:
         try:

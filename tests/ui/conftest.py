@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +131,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Callable[..., Page]]:
-    """`page(script or text, gate=, family=, n_ctx=, size=, **settings)`: a server and its page, checked at the end."""
+    """`page(script or text, gate=, hold=, names=, size=, allow=, **settings)`: a served page, checked at the end.
+
+    Until `hold` is set, the models are loading.
+    """
     from contextlib import ExitStack
 
     stack, hubs, opened = ExitStack(), [], []
@@ -139,6 +143,7 @@ def page(browser: Any) -> Iterator[Callable[..., Page]]:
         script: Script | str = "Hello",
         *,
         gate: Gate | None = None,
+        hold: threading.Event | None = None,
         names: Sequence[str] = ("fake",),
         size: tuple[int, int] = (1280, 860),
         allow: str = "\0",
@@ -147,10 +152,17 @@ def page(browser: Any) -> Iterator[Callable[..., Page]]:
         replies = Replies(script if callable(script) else lambda prompt: script)
         hub = Hub(entry_points=False)
         hubs.append(hub)
-        for name in names:
-            model = FakeModel(replies, gate=gate, n_ctx_train=8192)
-            hub.serve(fake_loaded(model, name, 8192, family=FAMILY), EngineSettings(read_ahead=False, spec=False))
-        url = stack.enter_context(running(hub, **settings))
+
+        def load() -> None:
+            if hold is not None:
+                hold.wait(PATIENCE_S)
+            for name in names:
+                model = FakeModel(replies, gate=gate, n_ctx_train=8192)
+                hub.serve(fake_loaded(model, name, 8192, family=FAMILY), EngineSettings(read_ahead=False, spec=False))
+
+        if hold is None:
+            load()
+        url = stack.enter_context(running(hub, load if hold else None, **settings))
         browser.set_window_size(*size)
         browser.get(url)
         browser.execute_script("localStorage.clear(); sessionStorage.clear()")

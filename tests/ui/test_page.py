@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -382,6 +383,18 @@ def test_a_server_that_is_gone(page: Open) -> None:
     one.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
     one.find(".error button").click()
     one.text(".assistant .text", "Hello")
+
+
+def test_a_model_that_is_still_loading_is_waited_for(page: Open) -> None:
+    hold = threading.Event()
+    one = page("Hello", hold=hold, allow="503")
+    one.text("#model", "Loading the model")
+    assert not one.find("#send").is_enabled() and one.all(".error") == []
+    hold.set()
+    one.ready()
+    one.say("Hi")
+    one.text(".assistant .text", "Hello")
+    one.ended()
 
 
 def test_the_status_panel_shows_what_runs_and_polls_only_while_it_is_open(page: Open) -> None:
