@@ -82,9 +82,9 @@ typedef struct lmk_kernels {
 
     /* Both for many rows and two groups at once, w and w + group_bytes (n_out <= 32); NULL where nothing is faster.
      * x comes in strips of LMK_STRIP_ROWS rows, k / 32 * (LMK_STRIP_BLOCK + LMK_STRIP_EXTRA) bytes each and 64-byte aligned,
-     * which `strip` makes of up to so many rows. Meanwhile the two groups at `next` are fetched, unless it is NULL.
+     * which `strip` makes of up to so many rows of floats. Meanwhile the two groups at `next` are fetched, unless it is NULL.
      * `panels`: scratch for two of dot_packed's. */
-    void (*strip)(void *strip, const lmk_q8_block *const *x, int64_t n_x, int64_t k);
+    void (*strip)(void *strip, const float *const *x, int64_t n_x, int64_t k);
     void (*dot_strips)(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
 
@@ -128,7 +128,7 @@ extern const lmk_kernels lmk_kernels_ref;
 extern const lmk_kernels lmk_kernels_avx2;
 extern const lmk_kernels lmk_kernels_avx512;
 extern const lmk_kernels lmk_kernels_amx;
-void lmk_strip_amx(void *strip, const lmk_q8_block *const *x, int64_t n_x, int64_t k);
+void lmk_strip_amx(void *strip, const float *const *x, int64_t n_x, int64_t k);
 void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
                         const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
 void lmk_dot_tiles_amx(float *const *y, int64_t i0, int n_out, const uint16_t *w, int64_t group_halves, const uint16_t *strips,
@@ -201,10 +201,10 @@ typedef struct lmk_work {          /* tasks 0 to n - 1 */
     int64_t n;
 } lmk_work;
 
-/* strips.c: packed products where the level has dot_strips. The quantised rows x (n_slots) of the segments are laid out once
- * for all weights of these columns; y (n_slots) are rows of the result. NULL or -1 when there is no memory. */
+/* strips.c: packed products where the level has dot_strips. The rows x (n_slots) of the segments are quantised and laid out
+ * once for all weights of these columns; y (n_slots) are rows of the result. NULL or -1 when there is no memory. */
 typedef struct lmk_strips lmk_strips;
-lmk_strips *lmk_lay_out(lmk_ctx *c, const lmk_q8_block *const *x, int64_t cols, const lmk_segment *segments,
+lmk_strips *lmk_lay_out(lmk_ctx *c, const float *const *x, int64_t cols, const lmk_segment *segments,
                         int64_t n_segments, int64_t n_slots);
 int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, float *const *y);
 

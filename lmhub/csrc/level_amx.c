@@ -18,7 +18,7 @@
 #include "packed.h"
 
 #include <immintrin.h>
-#include <string.h>
+#include <math.h>
 
 #define ROWS LMK_STRIP_ROWS
 #define RUN 32                     /* blocks per run: a group of weights and the rows' part stay in L1 */
@@ -65,19 +65,65 @@ typedef struct strip_extra {       /* for each block, behind all strip_blocks */
 
 _Static_assert(sizeof(strip_block) == LMK_STRIP_BLOCK && sizeof(strip_extra) == LMK_STRIP_EXTRA, "core.h has the sizes");
 
-void lmk_strip_amx(void *strip, const lmk_q8_block *const *x, int64_t n_x, int64_t k)
+ALWAYS __m512i magnitude(const float *x)
 {
+    return _mm512_and_si512(_mm512_loadu_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
+
+/* Sums of 32 bytes each: lane j is that of row j of q. */
+ALWAYS __m512i row_sums(const int8_t (*q)[LMK_BLOCK])
+{
+    const __m512i bytes = _mm512_set1_epi8(1), words = _mm512_set1_epi16(1);
+    __m512i four[2];               /* lanes of 128 bits: rows 8 h + 0, 2, 4, 6 twice, then 8 h + 1, 3, 5, 7 twice */
+    for (int h = 0; h < 2; h++) {
+        __m512i s[4];
+        for (int i = 0; i < 4; i++)
+            s[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, _mm512_load_si512(q[8 * h + 2 * i]));
+        const __m512i a = _mm512_madd_epi16(_mm512_packs_epi32(s[0], s[1]), words);
+        const __m512i b = _mm512_madd_epi16(_mm512_packs_epi32(s[2], s[3]), words);
+        four[h] = _mm512_madd_epi16(_mm512_packs_epi32(a, b), words);
+    }
+    const __m512i sums = _mm512_add_epi32(_mm512_shuffle_i32x4(four[0], four[1], 0x88),
+                                          _mm512_shuffle_i32x4(four[0], four[1], 0xdd));
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), sums);
+}
+
+/* A block of ROWS rows as quantise_q8 makes it, the divisions of all rows at once; x[j] is row j's block. */
+ALWAYS void strip_one(strip_block *p, strip_extra *extra, const float *const *x)
+{
+    const __m512 rounder = _mm512_set1_ps(MAGIC);
+    int32_t tops[ROWS] __attribute__((aligned(64)));
+    float inverses[ROWS] __attribute__((aligned(64)));
+    for (int j = 0; j < ROWS; j++) {
+        tops[j] = _mm512_reduce_max_epi32(_mm512_max_epi32(magnitude(x[j]), magnitude(x[j] + 16)));
+    }
+    const __m512i top = _mm512_load_si512(tops);
+    const __mmask16 finite = _mm512_cmplt_epi32_mask(top, _mm512_set1_epi32(0x7f800000));
+    const __mmask16 usable = finite & _mm512_cmpge_epi32_mask(top, _mm512_set1_epi32(0x0d800000));     /* 2^-100 */
+    const __m512 amax = _mm512_castsi512_ps(top), most = _mm512_set1_ps(127.0f);
+    const __m512 scale = _mm512_maskz_div_ps(usable, amax, most);
+    _mm512_store_ps(inverses, _mm512_maskz_div_ps(usable, most, amax));
+    for (int j = 0; j < ROWS; j++)
+        for (int i = 0; i < 2; i++) {
+            const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x[j] + 16 * i), _mm512_set1_ps(inverses[j]));
+            const __m512i bits = _mm512_castps_si512(_mm512_add_ps(scaled, rounder));
+            _mm_store_si128((void *)(p->q[j] + 16 * i), _mm512_cvtepi32_epi8(bits));
+        }
+    _mm512_store_ps(p->scale, _mm512_mask_mov_ps(_mm512_set1_ps(NAN), finite, scale));
+    _mm512_store_ps(extra->sum, _mm512_maskz_mul_ps(usable, scale, _mm512_cvtepi32_ps(row_sums(p->q))));
+}
+
+void lmk_strip_amx(void *strip, const float *const *x, int64_t n_x, int64_t k)
+{
+    static const float zeros[LMK_BLOCK];
     const int64_t n_blocks = k / LMK_BLOCK;
     strip_block *p = strip;
     strip_extra *extra = (strip_extra *)(p + n_blocks);
-    if (n_x < ROWS) memset(p, 0, (size_t)n_blocks * (sizeof *p + sizeof *extra));
-    for (int64_t j = 0; j < n_x; j++)
-        for (int64_t b = 0; b < n_blocks; b++) {
-            const lmk_q8_block *xb = &x[j][b];
-            memcpy(p[b].q[j], xb->q, LMK_BLOCK);
-            p[b].scale[j] = xb->scale;
-            extra[b].sum[j] = xb->sum;
-        }
+    for (int64_t b = 0; b < n_blocks; b++) {
+        const float *row[ROWS];
+        for (int64_t j = 0; j < ROWS; j++) row[j] = j < n_x ? x[j] + b * LMK_BLOCK : zeros;
+        strip_one(p + b, extra + b, row);
+    }
 }
 
 typedef int32_t product[ROWS][LMK_GROUP];
@@ -115,8 +161,11 @@ ALWAYS __m512 number(const int32_t *dot)
 #define FINISH(j) \
     if (j < n && j < r->n) _mm512_mask_storeu_ps(r->y[j] + r->i0, r->mask, acc##j);
 
-/* While the tiles multiply step b, the products of b - 2 are on their way to memory and those of b - 3 are scaled. */
+/* While the tiles multiply step b, the products of b - 2 are on their way to memory and those of b - 3 are scaled. A store
+ * of y that misses the cache would hold up those of the tiles behind it, so its line is fetched; one for each step, because
+ * all at once would leave the tiles' loads no way to the second-level cache. */
 #define STEP(b, now, before, last)                                                      \
+    if ((b) < r->n) __asm__ volatile("prefetchw (%0)" ::"r"(r->y[b] + r->i0));          \
     if ((b) < r->n_steps) {                                                             \
         load(r, x, b, halves);                                                          \
         TILE_DOT(now);                                                                  \
@@ -134,8 +183,6 @@ ALWAYS void run_rows(const run *r, const strip_block *x, const int n, const int 
 {
     product p[4] __attribute__((aligned(64)));
     EACH_ROW(START)
-    /* A store that misses the cache holds up those of the tiles behind it. */
-    for (int64_t j = 0; j < r->n; j++) __asm__ volatile("prefetchw (%0)" ::"r"(r->y[j] + r->i0));
     for (int64_t b = 0; b < r->n_steps + 3; b += 4) {
         STEP(b, 0, 2, 1)
         STEP(b + 1, 1, 3, 2)

@@ -176,13 +176,15 @@ static int plan_packed(product *p, slots_job *job, lmk_work *work)
 {
     const lmk_weight *w = job->w;
     const int64_t n_blocks = w->cols / LMK_BLOCK;
+    if (p->c->kernels->dot_strips && p->slots->n >= LMK_MANY * p->slots->n_segments) {
+        if (!p->rows) p->rows = plain(p->c, p->x, w->cols, p->slots);
+        if (!p->rows) return -1;
+        if (!p->strips) p->strips = lmk_lay_out(p->c, p->rows, w->cols, p->slots->segments, p->slots->n_segments, p->slots->n);
+        return p->strips ? lmk_strips_work(p->c, work, p->strips, w, job->y) : -1;
+    }
     if (!p->xq) p->xq = quantised(p->c, p->x, p->n_x, w->cols, p->slots);
     if (!p->xq) return -1;
     job->xq = p->xq;
-    if (p->c->kernels->dot_strips && p->slots->n >= LMK_MANY * p->slots->n_segments) {
-        if (!p->strips) p->strips = lmk_lay_out(p->c, p->xq, w->cols, p->slots->segments, p->slots->n_segments, p->slots->n);
-        return p->strips ? lmk_strips_work(p->c, work, p->strips, w, job->y) : -1;
-    }
     if (w->type != LMK_Q8_0 && p->slots->n >= LMK_PANEL_ROWS) {
         job->panels = lmk_alloc(p->c, (size_t)(p->width * n_blocks) * LMK_PANEL_BLOCK);
         if (!job->panels) return -1;

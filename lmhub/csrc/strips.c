@@ -1,7 +1,7 @@
 /* strips.c: packed products of many rows, on levels with a kernel for strips of rows.
  *
- * The rows of every segment are laid out in strips; a task is then all strips of one segment times two groups of outputs.
- * A segment is cut where its strips would not stay in the second-level cache. Segments of few rows go without.
+ * The rows of every segment are quantised into strips; a task is then all strips of one segment times two groups of outputs.
+ * A segment is cut where its strips would not stay in the second-level cache.
  */
 #include "packed.h"
 
@@ -13,12 +13,12 @@ typedef struct strip {             /* slots [first, first + count) */
 
 typedef struct part {              /* of a segment */
     lmk_segment s;
-    const uint8_t *strips;         /* NULL: few rows */
+    const uint8_t *strips;
 } part;
 
 struct lmk_strips {
     const lmk_kernels *kernels;
-    const lmk_q8_block *const *x;
+    const float *const *x;         /* (n_slots), each (cols) */
     int64_t cols, n_parts, n_strips, strip_bytes;
     part *parts;
     strip *strips;
@@ -54,7 +54,6 @@ static void cut(lmk_strips *s, const lmk_segment *segments, int64_t n_segments, 
             n = lmk_min(rows, segments[i].count - done);
             part *p = &s->parts[s->n_parts++];
             *p = (part){ .s = { .expert = segments[i].expert, .first = segments[i].first + done, .count = n } };
-            if (n < LMK_MANY) continue;
             p->strips = s->memory + s->n_strips * s->strip_bytes;
             for (int64_t j = 0; j < n; j += LMK_STRIP_ROWS)
                 s->strips[s->n_strips++] = (strip){ p->s.first + j, lmk_min(LMK_STRIP_ROWS, n - j) };
@@ -62,7 +61,7 @@ static void cut(lmk_strips *s, const lmk_segment *segments, int64_t n_segments, 
     }
 }
 
-lmk_strips *lmk_lay_out(lmk_ctx *c, const lmk_q8_block *const *x, int64_t cols, const lmk_segment *segments,
+lmk_strips *lmk_lay_out(lmk_ctx *c, const float *const *x, int64_t cols, const lmk_segment *segments,
                         int64_t n_segments, int64_t n_slots)
 {
     const int64_t strip_bytes = cols / LMK_BLOCK * (LMK_STRIP_BLOCK + LMK_STRIP_EXTRA);
@@ -76,7 +75,7 @@ lmk_strips *lmk_lay_out(lmk_ctx *c, const lmk_q8_block *const *x, int64_t cols, 
     s->memory = lmk_alloc(c, (size_t)(max_strips * strip_bytes));
     if (!s->parts || !s->strips || !s->memory) return NULL;
     cut(s, segments, n_segments, most);
-    lmk_parallel(lmk_threads(), s->n_strips, 4, lay_out, s);
+    lmk_parallel(lmk_threads(), s->n_strips, 2, lay_out, s);
     return s;
 }
 
@@ -106,16 +105,10 @@ static void multiply(void *arg, int64_t begin, int64_t end, int thread)
         const int64_t i0 = t % job->pairs * 2 * LMK_GROUP;
         const int64_t n_groups = lmk_min(2, job->groups - t % job->pairs * 2);
         const uint8_t *w = lmk_take_groups(job->w, group_of(job, t), n_groups, fresh);
-        if (p->strips) {
-            /* The next task, or the one that this thread will most likely take when its chunk is done. */
-            const int64_t ahead = t + 1 < end ? t + 1 : end + (job->width - 1) * (end - begin);
-            kernels->dot_strips(job->w->type, y, i0, (int)lmk_min(2 * LMK_GROUP, rows - i0), w, job->group_bytes, p->strips,
-                                p->s.count, cols, ahead_of(job, ahead), panels);
-        } else {
-            for (int64_t i = i0; i < lmk_min(i0 + 2 * LMK_GROUP, rows); i += LMK_GROUP, w += job->group_bytes)
-                lmk_dot_group(kernels, job->w->type, y, i, (int)lmk_min(LMK_GROUP, rows - i), w, job->of->x + p->s.first,
-                              p->s.count, cols, panels);
-        }
+        /* The next task, or the one that this thread will most likely take when its chunk is done. */
+        const int64_t ahead = t + 1 < end ? t + 1 : end + (job->width - 1) * (end - begin);
+        kernels->dot_strips(job->w->type, y, i0, (int)lmk_min(2 * LMK_GROUP, rows - i0), w, job->group_bytes, p->strips,
+                            p->s.count, cols, ahead_of(job, ahead), panels);
     }
 }
 
