@@ -25,7 +25,7 @@ from lmhub.native import check, ffi, lib, pages
 
 log = logging.getLogger("lmhub.weights")
 
-SLICE_BYTES = 1 << 25
+SLICE_BYTES = 1 << 23
 """How much of a tensor is packed before its pages are given back: peak memory is the packed weights plus this."""
 AHEAD_BYTES = 1 << 26
 """How much of the file is asked for ahead of the tensor in work: page by page, a disk would never be busy."""

@@ -294,6 +294,10 @@ def serve(
     plan_json: Annotated[bool, typer.Option("--plan-json", help="The same as JSON.", rich_help_panel=_REPORTS)] = False,
 ) -> None:
     """Serve models over HTTP to any OpenAI client."""
+    from lmhub.cli.loading import ask_for
+
+    if repack and experts == "pack" and not (plan or plan_json):
+        ask_for(models)
     from lmhub.cli.plan import report
     from lmhub.hub import Hub
 

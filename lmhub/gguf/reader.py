@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ASKED = 96 << 10
+"""Bytes to ask the system for at once: of one request, Linux reads no more than its read-ahead, 128 KiB by default."""
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf\Z")
 
 
@@ -125,17 +127,19 @@ class Tensor:
         return np.frombuffer(self._part.mapped(), np.uint8, self._info.nbytes, self._info.offset)
 
     def prefetch(self) -> None:
-        """Ask the system to have this tensor's bytes in memory soon, in reads as large as it likes. Returns at once."""
-        self._advise("MADV_WILLNEED")
+        """Ask the system to have this tensor's bytes in memory soon. Returns without waiting for them."""
+        self._advise("MADV_WILLNEED", ASKED)
 
     def release(self) -> None:
         """Let the system drop this tensor's pages from memory. Reading `data` again brings them back from the file."""
-        self._advise("MADV_DONTNEED")
+        self._advise("MADV_DONTNEED", max(self._info.nbytes, 1))
 
-    def _advise(self, name: str) -> None:
+    def _advise(self, name: str, step: int) -> None:
         if hasattr(mmap, name):
-            start = self._info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-            self._part.mapped().madvise(getattr(mmap, name), start, self._info.offset + self._info.nbytes - start)
+            begin, end = self._info.offset // mmap.PAGESIZE * mmap.PAGESIZE, self._info.offset + self._info.nbytes
+            step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE + mmap.PAGESIZE
+            for start in range(begin, end, step):
+                self._part.mapped().madvise(getattr(mmap, name), start, min(step, end - start))
 
     def __repr__(self) -> str:
         return f"<Tensor {shown(self.name)} {self.type.name} {self.shape}>"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +33,14 @@ Tokens = tuple[int, ...]
 class _Bytes:
     """The encoder of FakeTokenizer: one token per byte of UTF-8."""
 
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._ids = ids
+
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
+
+    def token_id(self, text: str) -> int | None:
+        return self._ids.get(text)
 
 
 class FakeTokenizer(Tokenizer):
@@ -57,7 +63,7 @@ class FakeTokenizer(Tokenizer):
             suppressed=frozenset(),
         )
         pieces = [bytes((byte,)) for byte in range(256)] + [b""] * len(CONTROLS) + [text.encode() for text in MARKERS]
-        super().__init__(vocabulary, _Bytes(), pieces, add_bos=False)
+        super().__init__(vocabulary, _Bytes(vocabulary.ids), pieces, add_bos=False)
 
 
 class Gate:

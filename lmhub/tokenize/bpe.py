@@ -44,6 +44,9 @@ class ByteLevel:
             text = unicodedata.normalize("NFC", text)
         return _run(self._model, text)
 
+    def token_id(self, text: str) -> int | None:
+        return _id_of(self._model, text)
+
 
 class Ranked:
     """Encodes ordinary text with a vocabulary of code points, blanks written as U+2581."""
@@ -59,6 +62,9 @@ class Ranked:
 
     def encode(self, text: str) -> list[int]:
         return _run(self._model, text.replace(" ", "\u2581"))
+
+    def token_id(self, text: str) -> int | None:
+        return _id_of(self._model, text)
 
 
 def byte_alphabet() -> dict[int, str]:
@@ -79,6 +85,11 @@ def _run(model: Tokenizer, text: str) -> list[int]:
     return ids
 
 
+def _id_of(model: Tokenizer, text: str) -> int | None:
+    token: int | None = model.token_to_id(text)
+    return token
+
+
 def _windows(text: str) -> Iterator[str]:
     """Bounded stretches of text, cut where a word ends before white space: no rule joins across such a place.
 
@@ -94,17 +105,17 @@ def _windows(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _build(vocabulary: Vocabulary, known: Mapping[str, int], merges: Sequence[str], **options: bool) -> Tokenizer:
+def _build(vocabulary: Vocabulary, known: dict[str, int], merges: Sequence[str], **options: bool) -> Tokenizer:
     """A tokenizer without special tokens. Raises ModelFileError for a merge of texts that are not in the vocabulary."""
     unique = dict.fromkeys(merges)  # the first occurrence has the rank
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in unique)]
     longest = max((len(text.encode()) for text in known), default=0)
     if all(len(merge.encode()) <= longest + 1 for merge in unique):  # the package panics at a longer one
         with suppress(Exception):
-            return Tokenizer(models.BPE(dict(known), pairs, **options))
+            return Tokenizer(models.BPE(known, pairs, **options))
     # Few files come here: look for the culprit, or leave out merges that would make special tokens.
     checked = [_usable_pair(vocabulary, known, merge, i) for i, merge in enumerate(unique)]
-    return Tokenizer(models.BPE(dict(known), [pair for pair in checked if pair], **options))
+    return Tokenizer(models.BPE(known, [pair for pair in checked if pair], **options))
 
 
 def _usable_pair(vocabulary: Vocabulary, known: Mapping[str, int], merge: str, index: int) -> tuple[str, str] | None:

@@ -42,6 +42,9 @@ class Scored:
             ids += self._cached(word) if len(word) <= _CACHED_LENGTH else self._encode_word(word)
         return ids
 
+    def token_id(self, text: str) -> int | None:
+        return self._ids.get(text)
+
     def _encode_word(self, word: str) -> tuple[int, ...]:
         ids: list[int] = []
         for symbol in self._merge(word):

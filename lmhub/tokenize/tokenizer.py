@@ -7,9 +7,10 @@ text that the caller marks as markup; how the rest is cut is the business of an 
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, Protocol
 
 from lmhub.errors import ModelFileError, RequestError, UnsupportedModel, quoted
@@ -29,9 +30,25 @@ _KNOWN_MODELS = ("gpt2", "llama", "gemma4")
 
 
 class Encoder(Protocol):
-    """Cuts ordinary text into token ids; special tokens do not exist for it."""
+    """Cuts ordinary text into token ids; special tokens do not exist for it. Knows the ids of ordinary tokens."""
 
     def encode(self, text: str) -> list[int]: ...
+
+    def token_id(self, text: str) -> int | None: ...
+
+
+class _Pieces:
+    """Many short texts, as one: 152,000 objects would take five times the memory."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._text = b"".join(pieces)
+        self._ends = array("Q", accumulate(map(len, pieces), initial=0))
+
+    def __getitem__(self, index: int) -> bytes:
+        """One piece. IndexError beyond the last and below the first."""
+        if index < 0:
+            raise IndexError(index)
+        return self._text[self._ends[index] : self._ends[index + 1]]
 
 
 class Tokenizer:
@@ -57,11 +74,12 @@ class Tokenizer:
         self.eog = vocabulary.eog
         self.add_bos = add_bos and vocabulary.bos_id is not None
         self.suppressed = vocabulary.suppressed
-        self._vocabulary = vocabulary
+        self._texts, self._types = vocabulary.tokens, vocabulary.types
         self._encoder = encoder
-        self._pieces = pieces
+        self._pieces = _Pieces(pieces)
         self._prefix = " " if space_prefix else ""
         special = vocabulary.of_type(*SPECIAL)
+        self._others = special | vocabulary.of_type(TokenType.BYTE)
         defined = {text: i for text, i in special.items() if vocabulary.types[i] == TokenType.USER_DEFINED}
         shorthand = {text: i for text, i in defined.items() if _SHORTHAND.fullmatch(text)}
         markup = {text: i for text, i in special.items() if text not in shorthand}
@@ -129,15 +147,16 @@ class Tokenizer:
 
     def token_text(self, token: int) -> str:
         """The vocabulary's own spelling of a token. IndexError from n_vocab on."""
-        return self._vocabulary.tokens[token]
+        return self._texts[token]
 
     def token_id(self, text: str) -> int | None:
         """The id of the token that the vocabulary spells like this, None if there is none."""
-        return self._vocabulary.ids.get(text)
+        found = self._others.get(text)
+        return self._encoder.token_id(text) if found is None else found
 
     def is_control(self, token: int) -> bool:
         """Whether a token is a mark for machines (control, unknown, unused) and never shown."""
-        return self._vocabulary.types[token] in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
+        return self._types[token] in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """The text of `ids`, invalid UTF-8 replaced; `special=True` shows control tokens by their texts.

@@ -220,10 +220,9 @@ def _mark_fillers(types: bytearray, tokens: Sequence[str]) -> None:
 
 def _index(tokens: Sequence[str], types: bytearray) -> dict[str, int]:
     unused = int(TokenType.UNUSED)
-    used = [(text, i) for i, text in enumerate(tokens) if types[i] != unused]
-    ids = dict(used)
-    if len(ids) != len(used):
-        text, i = next((text, i) for text, i in used if ids[text] != i)
+    ids = {text: i for i, text in enumerate(tokens) if types[i] != unused}
+    if len(ids) + types.count(unused) != len(tokens):
+        text, i = next((text, i) for i, text in enumerate(tokens) if types[i] != unused and ids[text] != i)
         raise ModelFileError(
             f"tokenizer.ggml.tokens holds {quoted(text)} twice, as {i} and {ids[text]}; convert it again."
         )
