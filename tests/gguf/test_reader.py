@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -185,3 +186,31 @@ def test_looking_at_a_file_does_not_import_numpy(toy: Path) -> None:
         "sys.exit('numpy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(toy)], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_a_tensor_is_asked_for_in_pieces_that_linux_reads_as_a_whole(tmp_path: Path) -> None:
+    """Of a larger request than the read-ahead, 128 KiB by default, only the beginning would be read."""
+    asked: list[tuple[int, int, int]] = []
+
+    class Noted(mmap.mmap):
+        def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
+            asked.append((option, start, length))
+            super().madvise(option, start, length)
+
+    with GGUFWriter(tmp_path / "m.gguf", "test") as out:
+        for name in ("first.weight", "second.weight"):
+            out.add_tensor(name, np.zeros((300, 500), np.float32))
+    with open_gguf(tmp_path / "m.gguf") as file, (tmp_path / "m.gguf").open("rb") as raw:
+        part = file.tensors["second.weight"]._part
+        part.map = Noted(raw.fileno(), 0, access=mmap.ACCESS_READ)
+        tensor = file.tensors["second.weight"]
+        tensor.prefetch()
+        assert {option for option, _, _ in asked} == {mmap.MADV_WILLNEED}
+        assert all(0 < length <= 128 << 10 and start % mmap.PAGESIZE == 0 for _, start, length in asked)
+        assert asked[0][1] <= tensor.offset < asked[0][1] + mmap.PAGESIZE
+        ends = [start + length for _, start, length in asked]
+        assert ends == [*(start for _, start, _ in asked[1:]), tensor.offset + tensor.nbytes]
+        asked.clear()
+        tensor.release()
+        [(option, start, length)] = asked
+        assert (option, start + length) == (mmap.MADV_DONTNEED, tensor.offset + tensor.nbytes)
