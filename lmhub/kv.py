@@ -1,8 +1,9 @@
 """The state of families whose memory is a KV cache and nothing else: `KVState`, behind the C struct `lmk_kv`, and
 `KVGroups`, several of them, for models whose layers are not all alike.
 
-Knows no model and no file. The kernels read and write the cache, and `csrc/cache.c` moves its rows. This owns the
-memory, which commits page by page as it fills, and holds every position to its bounds before C sees it.
+Knows no model and no file, nor how a cache lies in memory: csrc/blocks.h says so, the kernels read and write it, and
+csrc/cache.c moves its rows. This owns the memory, which commits as it fills, and holds every position to its bounds
+before C sees it.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from lmhub.native import ffi, lib, pages
 
 
 class Element(NamedTuple):
-    """How a KV dtype is stored: its GGML type, the numpy type of one block, and the values in a block."""
+    """A KV dtype: its GGML type, and the values that it takes together. An f16 cache holds integers of 16 bits."""
 
     type_id: int
-    block: np.dtype[Any]
     n_values: int
 
 
-ELEMENTS = {
-    "f16": Element(1, np.dtype(np.float16), 1),
-    "f32": Element(0, np.dtype(np.float32), 1),
-    "q8_0": Element(8, np.dtype([("scale", np.float16), ("q", np.int8, (32,))]), 32),
-}
+ELEMENTS = {"f16": Element(1, 1), "f32": Element(0, 1), "q8_0": Element(8, 32)}
 MAX_KEY = 1024
 """Dimensions of a key up to which the integer products of attention (csrc/attend_float.h) fit their 32 bits."""
+
+FORMAT = 2
+"""Of the bytes of rows; goes up when they change."""
+
+_BEHIND = 4096  # bytes that the kernels may read behind the last block
 
 
 class Layers(NamedTuple):
@@ -48,29 +49,26 @@ class Layers(NamedTuple):
 class KVState(State):
     """One sequence's keys and values over `n_layer` attention layers of one geometry.
 
-    `k` and `v` are arrays (n_layer, n_kv, capacity, dim) of the cache's dtype, for q8_0 (..., dim / 32) of blocks of a
-    scale and 32 integers; rows from `n_tokens` on hold anything.
+    Memory comes in steps of 64 positions of all layers, and where the system has them in huge pages of 2 MiB, so that a
+    sequence holds at most 63 positions and two pages more than it uses, and never more than `nbytes`.
     """
 
     def __init__(self, n_layer: int, n_kv: int, k_dim: int, v_dim: int, capacity: int, dtype: str = "f16"):
-        nbytes = self.nbytes_for(n_layer, n_kv, k_dim, v_dim, capacity, dtype)
-        element = ELEMENTS[dtype]
+        self._nbytes = self.nbytes_for(n_layer, n_kv, k_dim, v_dim, capacity, dtype)
+        type_id, heads = ELEMENTS[dtype].type_id, n_layer * n_kv
         self.n_tokens = 0
         self.capacity = capacity
         self.layers = (Layers(n_layer, n_kv, k_dim, v_dim),)
-        self.row_nbytes = self.nbytes_for(n_layer, n_kv, k_dim, v_dim, 1, dtype)
+        self.row_nbytes = heads * sum(lib.lmk_kv_row_bytes(type_id, dim) for dim in (k_dim, v_dim))
         self.layout = _layout(n_layer, n_kv, k_dim, v_dim, dtype)
-        self._memory = pages(nbytes)
-        n_keys = n_layer * n_kv * capacity * k_dim // element.n_values
-        flat = np.frombuffer(self._memory, element.block, nbytes // element.block.itemsize)
-        self.k: NDArray[Any] = flat[:n_keys].reshape(n_layer, n_kv, capacity, k_dim // element.n_values)
-        self.v: NDArray[Any] = flat[n_keys:].reshape(n_layer, n_kv, capacity, v_dim // element.n_values)
+        self.memory = pages(self._nbytes + _BEHIND, huge=True)
+        base = ffi.cast("char *", ffi.from_buffer(self.memory))
         self.c = ffi.new(
             "lmk_kv *",
             {
-                "k": ffi.cast("void *", self.k.ctypes.data),
-                "v": ffi.cast("void *", self.v.ctypes.data),
-                "dtype": element.type_id,
+                "k": base,
+                "v": base + heads * lib.lmk_kv_bytes(type_id, k_dim, 1, capacity),
+                "dtype": type_id,
                 "n_layer": n_layer,
                 "n_kv": n_kv,
                 "k_dim": k_dim,
@@ -95,7 +93,8 @@ class KVState(State):
             raise KernelError(
                 f"A {dtype} KV cache takes keys of up to {MAX_KEY} dimensions, and this model has {k_dim}; choose f32."
             )
-        return n_layer * n_kv * capacity * (k_dim + v_dim) // element.n_values * element.block.itemsize
+        keys, values = (lib.lmk_kv_bytes(element.type_id, dim, i, capacity) for dim, i in ((k_dim, 1), (v_dim, 0)))
+        return n_layer * n_kv * int(keys + values)
 
     @property
     def address(self) -> int:
@@ -104,7 +103,7 @@ class KVState(State):
 
     @property
     def nbytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes
+        return self._nbytes
 
     def truncate(self, n_tokens: int) -> bool:
         self.n_tokens = min(self.n_tokens, n_tokens)
@@ -126,7 +125,10 @@ class KVState(State):
         lib.lmk_kv_trim(self.c, self.n_tokens)
 
     def read_rows(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """`State.read_rows`; within a layer's keys and within its values, the order is (position, kv head, dim)."""
+        """`State.read_rows`; within a layer's keys and within its values, the order is (position, kv head).
+
+        A vector of an f16 cache is its exponent, then the high bytes of its integers, then the low ones.
+        """
         if not 0 <= start <= stop <= self.n_tokens:
             raise KernelError(f"Rows [{start}, {stop}) are not all in a cache of {self.n_tokens}; read fewer.")
         rows = np.empty((stop - start) * self.row_nbytes, np.uint8)
@@ -217,4 +219,5 @@ def _layout(n_layer: int, n_kv: int, k_dim: int, v_dim: int, dtype: str) -> str:
     """Canonical JSON: equal texts mean that rows can be exchanged."""
     geometry = {"n_layer": n_layer, "n_kv": n_kv, "k_dim": k_dim, "v_dim": v_dim, "dtype": dtype}
     geometry["order"] = "layer, k|v, row, kv_head, dim"
+    geometry["format"] = FORMAT
     return json.dumps(geometry, sort_keys=True, separators=(",", ":"))

@@ -8,28 +8,38 @@
  *
  * An f32 cache, which is for exactness, is multiplied in floats here; f16 and q8_0 caches in integers (attend.h).
  */
-#include "core.h"
+#include "blocks.h"
 
 #include <math.h>
 #include <string.h>
 
 #define MAX_PAIRS 64               /* (row, head) pairs per task, as far as one row has no more heads than that: floats */
-#define MOST_PAIRS 512             /* the same of integers, where preparing a tile costs more, ... */
+#define MOST_PAIRS 512             /* the same of integers, where keys and values come from further away, ... */
 #define LEAST_PAIRS 64             /* ... and what tasks are cut down to so that all threads have some */
+#define SPREAD 4                   /* tasks per thread that are enough */
+
+/* A task: query rows [row, row + n_rows) of a span with the query heads of kv head `head`, over all that they see; or over
+ * some parts of it, whose sums are joined later */
+typedef struct attend_piece {
+    const lmk_span *span;
+    int32_t head, row, n_rows;
+    int64_t first_part, end_part;
+    float *parts;                  /* NULL: all */
+} attend_piece;
 
 typedef struct attend_job {
     const lmk_kernels *kernels;
     float *y;
     const float *q;
-    const lmk_span *spans;
-    const int64_t *first_task;     /* (n_spans + 1) */
-    int32_t n_spans, il, n_head;
+    const attend_piece *pieces;
+    int32_t il, n_head;
     float scale;
     int64_t window;
     char *scratch;
     size_t scratch_bytes;          /* per thread */
     int32_t max_pairs, v_dim;
     int32_t most_pairs;            /* per task, of integers */
+    int64_t most_parts;            /* per task of few rows */
 } attend_job;
 
 typedef struct task_scratch {
@@ -60,27 +70,18 @@ static task_scratch lay_out(char *memory, int64_t pairs, int64_t v_dim)
     return t;
 }
 
+/* See lay_out of attend_float.h. */
 static size_t integer_scratch_size(int64_t pairs, int64_t k_dim, int64_t v_dim)
 {
-    const int64_t kp = (k_dim + 63) / 64 * 64, vp = (v_dim + 31) / 32 * 32, sub = LMK_ATTEND_SUB;
-    const int64_t tile = LMK_TILE * (kp + vp + 8) + (LMK_TILE + 1) * lmk_max(kp, vp), block = sub * (2 * LMK_TILE + kp);
-    const int64_t batch = LMK_ATTEND_BATCH * (LMK_TILE + LMK_LANES + 3);
-    return (size_t)(tile + block + batch + pairs * (kp + vp + LMK_LANES + 2)) * sizeof(float) + 64;
+    const int64_t kp = (k_dim + 63) / 64 * 64, vp = lmk_value_pairs(v_dim), most = LMK_ATTEND_PAIRS;
+    const int64_t blocks = lmk_block_bytes(LMK_F16, k_dim, 1) + lmk_block_bytes(LMK_F16, v_dim, 0);
+    const int64_t fixed = 1024 + most * (kp + 3 * LMK_STRETCH + LMK_LANES + 3) + LMK_TILE * lmk_max(kp, vp) + 5 * LMK_STRETCH;
+    return (size_t)(fixed + pairs * (kp + 3) + 2 * lmk_sums_size(pairs, v_dim)) * sizeof(float) + (size_t)(2 * blocks) + 64;
 }
 
 static int32_t rows_per_task(const attend_job *job, const lmk_kv *kv)
 {
     return (int32_t)lmk_max(1, (kv->dtype == LMK_F32 ? MAX_PAIRS : job->most_pairs) / (job->n_head / kv->n_kv));
-}
-
-static int64_t count_tasks(attend_job *job, int64_t *first_task)
-{
-    first_task[0] = 0;
-    for (int32_t s = 0; s < job->n_spans; s++) {
-        const int32_t block = rows_per_task(job, job->spans[s].kv);
-        first_task[s + 1] = first_task[s] + (int64_t)((job->spans[s].n + block - 1) / block) * job->spans[s].kv->n_kv;
-    }
-    return first_task[job->n_spans];
 }
 
 /* The first position that a query at `position` sees. */
@@ -146,71 +147,182 @@ static void attend_block(const attend_job *job, const lmk_span *span, int32_t he
 }
 
 /* The same task in integers */
-static void attend_integers(const attend_job *job, const lmk_span *span, int32_t head, int32_t row, int32_t n_rows, char *memory)
+static lmk_attend_task integers_of(const attend_job *job, const attend_piece *p, char *memory)
 {
+    const lmk_span *span = p->span;
     const lmk_kv *kv = span->kv;
     const int32_t heads = job->n_head / kv->n_kv;
-    const int64_t at = (int64_t)(span->row + row) * job->n_head + head * heads;
-    const lmk_attend_task task = {
-        .k = lmk_keys(kv, job->il, head, 0),
-        .v = lmk_values(kv, job->il, head, 0),
-        .k_bytes = lmk_keys(kv, 0, 0, 1) - lmk_keys(kv, 0, 0, 0),
-        .v_bytes = lmk_values(kv, 0, 0, 1) - lmk_values(kv, 0, 0, 0),
-        .dtype = kv->dtype, .k_dim = kv->k_dim, .v_dim = kv->v_dim, .heads = heads, .n_rows = n_rows,
+    const int64_t at = (int64_t)(span->row + p->row) * job->n_head + p->head * heads;
+    return (lmk_attend_task){
+        .k = lmk_keys(kv, job->il, p->head, 0),
+        .v = lmk_values(kv, job->il, p->head, 0),
+        .k_step = lmk_keys_step(kv), .v_step = lmk_values_step(kv),
+        .dtype = kv->dtype, .k_dim = kv->k_dim, .v_dim = kv->v_dim, .heads = heads, .n_rows = p->n_rows,
         .q = job->q + at * kv->k_dim, .y = job->y + at * kv->v_dim,
         .q_step = (int64_t)job->n_head * kv->k_dim, .y_step = (int64_t)job->n_head * kv->v_dim,
-        .position = span->n_past + row, .window = job->window, .scale = job->scale, .scratch = memory,
+        .position = span->n_past + p->row, .window = job->window, .scale = job->scale,
+        .first_part = p->first_part, .end_part = p->end_part, .parts = p->parts, .scratch = memory,
     };
-    job->kernels->attend(&task);
 }
 
-static void attend_tasks(void *arg, int64_t begin, int64_t end, int thread)
+static void attend_pieces(void *arg, int64_t begin, int64_t end, int thread)
 {
     const attend_job *job = arg;
-    int32_t s = 0;
-    for (int64_t task = begin; task < end; task++) {
-        while (task >= job->first_task[s + 1]) s++;
-        const lmk_span *span = &job->spans[s];
-        const int64_t i = job->first_task[s + 1] - 1 - task;
-        const int32_t block = rows_per_task(job, span->kv);
-        const int32_t head = (int32_t)(i % span->kv->n_kv), row = (int32_t)(i / span->kv->n_kv) * block;
-        const int32_t n_rows = (int32_t)lmk_min(block, span->n - row);
-        char *memory = job->scratch + (size_t)thread * job->scratch_bytes;
-        if (span->kv->dtype == LMK_F32) attend_block(job, span, head, row, n_rows, memory);
-        else attend_integers(job, span, head, row, n_rows, memory);
+    char *memory = job->scratch + (size_t)thread * job->scratch_bytes;
+    for (const attend_piece *p = job->pieces + begin; p < job->pieces + end; p++) {
+        if (p->span->kv->dtype == LMK_F32) {
+            attend_block(job, p->span, p->head, p->row, p->n_rows, memory);
+        } else {
+            const lmk_attend_task task = integers_of(job, p, memory);
+            job->kernels->attend(&task);
+        }
     }
+}
+
+static void join_pieces(void *arg, int64_t begin, int64_t end, int thread)
+{
+    const attend_job *job = arg;
+    for (const attend_piece *p = job->pieces + begin; p < job->pieces + end; p++) {
+        const lmk_attend_task task = integers_of(job, p, job->scratch + (size_t)thread * job->scratch_bytes);
+        job->kernels->attend_join(&task);
+    }
+}
+
+/* ---- who does what ---- */
+
+/* The piece's parts in as many pieces as job->most_parts wants, at `out` unless that is NULL. How many they are */
+static int64_t cut(const attend_job *job, const attend_piece *whole, attend_piece *out)
+{
+    const lmk_kv *kv = whole->span->kv;
+    const int64_t pairs = (int64_t)whole->n_rows * (job->n_head / kv->n_kv), parts = whole->end_part - whole->first_part;
+    if (kv->dtype == LMK_F32 || pairs > LEAST_PAIRS || parts <= job->most_parts) {
+        if (out) *out = *whole;
+        return 1;
+    }
+    const int64_t n = (parts + job->most_parts - 1) / job->most_parts, size = lmk_sums_size(pairs, kv->v_dim);
+    for (int64_t i = 0; out && i < n; i++) {
+        out[i] = *whole;
+        out[i].first_part = whole->first_part + parts * i / n;
+        out[i].end_part = whole->first_part + parts * (i + 1) / n;
+        if (whole->parts) out[i].parts = whole->parts + (out[i].first_part - whole->first_part) * size;
+    }
+    return n;
+}
+
+/* All whole pieces of the span, at `out` unless that is NULL, the last rows, which see the most, first. How many they are */
+static int64_t pieces_of(const attend_job *job, const lmk_span *span, attend_piece *out)
+{
+    const int32_t block = rows_per_task(job, span->kv), n_blocks = (span->n + block - 1) / block, n_kv = span->kv->n_kv;
+    for (int64_t i = 0; out && i < (int64_t)n_blocks * n_kv; i++) {
+        attend_piece *p = &out[i];
+        *p = (attend_piece){ .span = span, .head = (int32_t)(i % n_kv), .row = (n_blocks - 1 - (int32_t)(i / n_kv)) * block };
+        p->n_rows = (int32_t)lmk_min(block, span->n - p->row);
+        p->first_part = first_seen(span->n_past + p->row, job->window) / LMK_PART;
+        p->end_part = (span->n_past + p->row + p->n_rows - 1) / LMK_PART + 1;
+    }
+    return (int64_t)n_blocks * n_kv;
+}
+
+/* Long sequences first: a short task at the end keeps nobody waiting. */
+static void sort_spans(const lmk_span **order, const lmk_span *spans, int32_t n_spans)
+{
+    for (int32_t s = 0, at; s < n_spans; s++) {
+        const int64_t work = (spans[s].n_past + spans[s].n) * spans[s].n;
+        for (at = s; at > 0 && (order[at - 1]->n_past + order[at - 1]->n) * order[at - 1]->n < work; at--)
+            order[at] = order[at - 1];
+        order[at] = &spans[s];
+    }
+}
+
+static int64_t count_pieces(const attend_job *job, const lmk_span *spans, int32_t n_spans)
+{
+    int64_t n = 0;
+    for (int32_t s = 0; s < n_spans; s++) n += pieces_of(job, &spans[s], NULL);
+    return n;
+}
+
+/* Chooses the size of tasks for `width` threads: of many rows by rows, of few by parts of the sequence. */
+static void size_tasks(attend_job *job, const attend_piece *whole, int64_t n_whole, int width)
+{
+    int64_t parts = 0;
+    for (int64_t i = 0; i < n_whole; i++) parts += whole[i].end_part - whole[i].first_part;
+    job->most_parts = width > 1 ? lmk_max(1, parts / (SPREAD * width)) : parts;
+}
+
+/* Scratch for each thread, for the largest of the pieces */
+static void size_scratch(attend_job *job, const attend_piece *pieces, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const lmk_kv *kv = pieces[i].span->kv;
+        const int64_t pairs = (int64_t)pieces[i].n_rows * (job->n_head / kv->n_kv);
+        job->max_pairs = (int32_t)lmk_max(job->max_pairs, pairs);
+        job->v_dim = (int32_t)lmk_max(job->v_dim, kv->v_dim);
+        const size_t bytes = kv->dtype == LMK_F32 ? 0 : integer_scratch_size(pairs, kv->k_dim, kv->v_dim);
+        if (bytes > job->scratch_bytes) job->scratch_bytes = bytes;
+    }
+    const size_t floats = scratch_size(job->max_pairs, job->v_dim);
+    job->scratch_bytes = ((floats > job->scratch_bytes ? floats : job->scratch_bytes) + 63) / 64 * 64;
+}
+
+/* The pieces that have to be joined, to the front of `whole`, with memory for their sums. How many they are, or -1 */
+static int64_t find_joins(lmk_ctx *c, const attend_job *job, attend_piece *whole, int64_t n_whole)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < n_whole; i++) {
+        if (cut(job, &whole[i], NULL) == 1) continue;
+        const lmk_kv *kv = whole[i].span->kv;
+        const int64_t size = lmk_sums_size((int64_t)whole[i].n_rows * (job->n_head / kv->n_kv), kv->v_dim);
+        whole[i].parts = lmk_alloc(c, (size_t)((whole[i].end_part - whole[i].first_part) * size) * sizeof(float));
+        if (!whole[i].parts) return -1;
+        n++;
+    }
+    return n;
+}
+
+static int run(lmk_ctx *c, attend_job *job, const lmk_span *spans, int32_t n_spans)
+{
+    const int width = lmk_threads();
+    while (count_pieces(job, spans, n_spans) < SPREAD * width && job->most_pairs > LEAST_PAIRS) job->most_pairs /= 2;
+    const int64_t n_whole = count_pieces(job, spans, n_spans);
+    const lmk_span **order = lmk_alloc(c, (size_t)n_spans * sizeof *order);
+    attend_piece *whole = lmk_alloc(c, (size_t)n_whole * sizeof *whole);
+    if (!order || !whole) return -1;
+    sort_spans(order, spans, n_spans);
+    int64_t n = 0, work = 0;
+    for (int32_t s = 0; s < n_spans; s++) {
+        n += pieces_of(job, order[s], whole + n);
+        work += (spans[s].n_past + spans[s].n) * spans[s].n * job->n_head * spans[s].kv->k_dim;
+    }
+    size_tasks(job, whole, n_whole, width);
+    size_scratch(job, whole, n_whole);
+    job->scratch = lmk_alloc(c, (size_t)width * job->scratch_bytes);
+    const int64_t n_joins = find_joins(c, job, whole, n_whole);
+    if (!job->scratch || n_joins < 0) return -1;
+    n = 0;
+    for (int64_t i = 0; i < n_whole; i++) n += cut(job, &whole[i], NULL);
+    attend_piece *pieces = lmk_alloc(c, (size_t)(n + n_joins) * sizeof *pieces), *joins = pieces + n;
+    if (!pieces) return -1;
+    n = 0;
+    for (int64_t i = 0, j = 0; i < n_whole; i++) {
+        n += cut(job, &whole[i], pieces + n);
+        if (whole[i].parts) joins[j++] = whole[i];
+    }
+    job->pieces = pieces;
+    lmk_parallel(width, n, work < 16384 ? n : 1, attend_pieces, job);
+    job->pieces = joins;
+    if (n_joins) lmk_parallel(width, n_joins, 1, join_pieces, job);
+    return 0;
 }
 
 void lmk_attend(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans, int32_t n_head,
                 float scale, int64_t window)
 {
-    const int width = lmk_threads();
     const size_t mark = lmk_mark(c);
-    int64_t *first_task = lmk_alloc(c, (size_t)(n_spans + 1) * sizeof *first_task);
-    attend_job job = { .kernels = c->kernels, .y = y, .q = q, .spans = spans, .first_task = first_task, .n_spans = n_spans,
-                       .il = il, .n_head = n_head, .scale = scale, .window = window, .most_pairs = MOST_PAIRS };
-    if (!first_task) goto no_memory;
-    while (count_tasks(&job, first_task) < 4 * width && job.most_pairs > LEAST_PAIRS) job.most_pairs /= 2;
-    int64_t work = 0;
-    for (int32_t s = 0; s < n_spans; s++) {
-        const lmk_kv *kv = spans[s].kv;
-        const int64_t heads = n_head / kv->n_kv, rows = lmk_min(spans[s].n, rows_per_task(&job, kv)), pairs = heads * rows;
-        job.max_pairs = (int32_t)lmk_max(job.max_pairs, pairs);
-        job.v_dim = (int32_t)lmk_max(job.v_dim, kv->v_dim);
-        const size_t bytes = kv->dtype == LMK_F32 ? 0 : integer_scratch_size(pairs, kv->k_dim, kv->v_dim);
-        if (bytes > job.scratch_bytes) job.scratch_bytes = bytes;
-        work += (spans[s].n_past + spans[s].n) * spans[s].n * n_head * kv->k_dim;
-    }
-    if (scratch_size(job.max_pairs, job.v_dim) > job.scratch_bytes) job.scratch_bytes = scratch_size(job.max_pairs, job.v_dim);
-    job.scratch_bytes = (job.scratch_bytes + 63) / 64 * 64;
-    job.scratch = lmk_alloc(c, (size_t)width * job.scratch_bytes);
-    if (!job.scratch) goto no_memory;
-    lmk_parallel(width, first_task[n_spans], work < 16384 ? first_task[n_spans] : 1, attend_tasks, &job);
-    lmk_release(c, mark);
-    return;
-no_memory:
-    for (int32_t s = 0; s < n_spans; s++)
-        for (int64_t i = 0; i < (int64_t)spans[s].n * n_head * spans[s].kv->v_dim; i++)
-            y[(int64_t)spans[s].row * n_head * spans[s].kv->v_dim + i] = NAN;
+    attend_job job = { .kernels = c->kernels, .y = y, .q = q, .il = il, .n_head = n_head, .scale = scale, .window = window,
+                       .most_pairs = MOST_PAIRS };
+    if (n_spans > 0 && run(c, &job, spans, n_spans))
+        for (int32_t s = 0; s < n_spans; s++)
+            for (int64_t i = 0; i < (int64_t)spans[s].n * n_head * spans[s].kv->v_dim; i++)
+                y[(int64_t)spans[s].row * n_head * spans[s].kv->v_dim + i] = NAN;
     lmk_release(c, mark);
 }

@@ -1,194 +1,257 @@
 /* attend_float.h: attention over f16 and q8_0 caches: what it computes, and the part of it that is in floats.
  *
- * Queries, keys and values become integers of 14 to 16 bits per vector (one power of two as unit), each split in two
- * planes of 8 bits: x = unit (base * high + low). A product of two such vectors is the exact sum
+ * Queries, keys and values are integers of 14 to 16 bits per vector (one power of two as unit), each in two planes of 8
+ * bits: x = unit (base * high + low). A product of two such vectors is the exact sum
  *     dot = sum (base * xh * yh + xh * yl + xl * yh)
- * in 32 bits: only low times low, below the rounding, is left out. Exact sums have no order, so that each level may lay
- * tiles out and add as it likes. Only the softmax between the products is in floats, 16 lanes per row, in one order.
+ * in 32 bits: only low times low, below the rounding, is left out. Exact sums have no order, so that each level may add as
+ * it likes. Only the softmax between the products is in floats, 16 lanes per row, in one order.
  *
- * In powers of two, per row (query and head) and tile of 64 positions j:
+ * In powers of two, per row (query and head) and stretch of 128 positions j:
  *     t[j] = dot(q, k[j]) * unit_k[j] * unit_q * scale * log2(e) + log2(unit_v[j])
- *     e[j] = 2^(t[j] - max t),   p[j] = round(65280 e[j]): the tile's weights of the values' integers
- * and the row's sums over tiles, in order, relative to the largest t so far: of e[j] / unit_v[j], and of p · v.
+ *     e[j] = 2^(t[j] - max t),   p[j] = round(65280 e[j]): the stretch's weights of the values' integers
+ * and the row's sums over stretches, in order, relative to the largest t so far: of e[j] / unit_v[j], and of p · v. These
+ * sums begin anew after each part of 1024 positions; parts are joined in order.
  *
- * attend_rows.h and attend_tiles.h are the integer parts, attend.h puts them together. Wants kernels.h before it.
+ * attend_rows.h and attend_tiles.h have the products, attend.h puts them together. Wants planes.h before it.
  */
 
-#define SUB LMK_ATTEND_SUB
-#define BATCH LMK_ATTEND_BATCH
-#define MARGIN 0x10400u            /* added to a float's bits, moves mantissas above 1.992 to the next exponent */
+#define STRETCH LMK_STRETCH
+#define VECTORS (STRETCH / LANES)  /* of 16 positions, in a stretch */
+#define BLOCKS (STRETCH / LMK_TILE)
 
-/* ---- the float part ---- */
-
-/* 2^x for x <= 0, down to 2^-125 (relative error 1e-7) */
+/* 2^x for x <= 0, down to 2^-125 (relative error 3e-6, none at 0): weights need no more, and sums use the same */
 ALWAYS v16 v_exp2(v16 x)
 {
     x = v_max(x, v_set(-125.0f));
-    v16 t = v_add(x, v_set(ROUNDER));
-    v16 r = v_sub(x, v_sub(t, v_set(ROUNDER)));
-    v16 p = v_set(1.326472731307149e-3f);
-    p = v_fma(p, r, v_set(9.671512991189957e-3f));
-    p = v_fma(p, r, v_set(5.550733581185341e-2f));
-    p = v_fma(p, r, v_set(2.4022242426872253e-1f));
-    p = v_fma(p, r, v_set(6.931470036506653e-1f));
-    p = v_fma(p, r, v_set(1.0f));
-    return i_float(i_add(v_bits(p), i_exponent(v_bits(t))));
-}
-
-/* The exponent e (biased) of the unit of x (n, a multiple of 16): |x| < 2^(e - 126), and with a margin, so that rounding
- * does not exceed the planes. 0 for what counts as zero, 255 where something is not finite. */
-ALWAYS int exponent_of(const float *x, int64_t n)
-{
-    i16x top = i_set(0);
-    for (int64_t i = 0; i < n; i += LANES) top = i_max(top, i_and(v_bits(v_load(x + i)), i_set(0x7fffffff)));
-    const uint32_t e = ((uint32_t)i_top(top) + MARGIN) >> 23;
-    return e >= 255 ? 255 : e < 16 ? 0 : (int)e;
-}
-
-ALWAYS float power_of_two(int biased)
-{
-    const uint32_t bits = (uint32_t)biased << 23;
-    float f;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-
-/* Vectors of the cache or of queries: floats, or (half, a literal) what an f16 cache holds */
-ALWAYS v16 elements(const void *x, int64_t i, const int half)
-{
-    return half ? v_load_f16((const uint16_t *)x + i) : v_load((const float *)x + i);
-}
-
-/* Elements i .. i + 15 over their unit, rounded: in the low 16 bits of each lane. At most 16319 for e = exponent_of the
- * vector and bits = 13, 32639 for 14. */
-ALWAYS i16x rounded(const void *x, int64_t i, v16 inverse_unit, const int half)
-{
-    return v_bits(v_fma(elements(x, i, half), inverse_unit, v_set(ROUNDER)));
-}
-
-ALWAYS v16 inverse_unit(int e, int bits)
-{
-    return v_set(power_of_two(254 + bits - e));
+    const v16 t = v_add(x, v_set(ROUNDER)), n = v_sub(t, v_set(ROUNDER)), r = v_sub(x, n);
+    v16 p = v_set(0.00958285314f);
+    p = v_fma(p, r, v_set(0.0559064267f));
+    p = v_fma(p, r, v_set(0.240240986f));
+    p = v_fma(p, r, v_set(0.693124193f));
+    return v_power(v_fma(p, r, v_set(1.0f)), n, v_bits(t));
 }
 
 /* ---- what a task works with ---- */
 
+typedef struct attend_sums {       /* of `pairs` rows: relative to max, */
+    float *max;                    /* (pairs) */
+    float *sum;                    /* (pairs, 16): of e / unit_v, */
+    float *acc;                    /* (pairs, vp): of p · v / 256 */
+} attend_sums;
+
 typedef struct attend_work {
-    int64_t kp, vp;                /* k_dim and v_dim, with zeros, as multiples of 64 and 32 */
-    char *q, *k, *v;               /* planes: of all pairs, of the tile's keys, of its values; as the layout likes */
-    int32_t *dots;                 /* (2, SUB, 64): products, as the layout likes */
-    char *weights;                 /* (BATCH, 256 bytes): planes of p */
-    float *acc, *sum;              /* (pairs, vp), (pairs, 16) */
-    float *max, *unit_q;           /* (pairs) */
-    float *part;                   /* (BATCH, 16): sums of the tile */
-    float *top, *before, *now;     /* (BATCH): the tile's maximum, what the sums so far and the tile's are multiplied by */
-    float *unit_k;                 /* (64): what the tile's integers are worth */
-    float *log_v, *inverse_v;      /* (64) */
-    float *seen_log, *seen_inverse;    /* (64): the same, with what a row does not see at -inf and 0 */
-    float *rows, *zero;            /* (64, max(kp, vp)): vectors of the cache, expanded; a vector of zeros */
-    int32_t *e;                    /* (64): exponents of the tile's keys or values */
-    const void **source;           /* (64): and where their elements are */
+    int64_t pairs, kp, vp;         /* k_dim and v_dim, with zeros, as multiples of 64 and 16 */
+    int64_t key_pairs;             /* of lines for 16 keys */
+    char *q;                       /* (pairs, 4 kp bytes): planes of queries, as the product likes */
+    float *unit_q;                 /* (pairs) */
+    float *start;                  /* (pairs): 0, or NaN where the query is not finite */
+    int32_t *correction;           /* (pairs): of the product, if it needs any */
+    attend_sums part, whole;
+    float *t;                      /* (2, MOST, STRETCH): scores */
+    char *p;                       /* (MOST, 4 STRETCH bytes): planes of weights, as the product likes */
+    int32_t *dots;                 /* (2, 512) */
+    float *share;                  /* (MOST, 16): sums of the stretch, */
+    float *top, *before, *now;     /* (MOST): its maximum, what the sums so far and its own are multiplied by */
+    float *unit_k;                 /* (STRETCH): what the keys' integers are worth */
+    float *log_v, *inverse_v;      /* (STRETCH) */
+    float *hide, *seen_inverse;    /* (STRETCH): -inf or 0, and inverse_v or 0, where a row does not see all */
+    float *row;                    /* (64, max(kp, vp)): vectors, as floats */
+    char *blocks;                  /* (2, BLOCKS): keys and values of q8_0 caches, as an f16 cache has them */
 } attend_work;
+
+#define MOST LMK_ATTEND_PAIRS
+
+static attend_sums lay_sums(float *f, int64_t pairs, int64_t v_dim)
+{
+    attend_sums s = { .acc = f };
+    s.sum = s.acc + pairs * lmk_value_pairs(v_dim);
+    s.max = s.sum + pairs * LANES;
+    return s;
+}
 
 static attend_work lay_out(const lmk_attend_task *t)
 {
-    attend_work w = { .kp = (t->k_dim + 63) / 64 * 64, .vp = (t->v_dim + 31) / 32 * 32 };
-    const int64_t pairs = (int64_t)t->heads * t->n_rows;
+    attend_work w = { .pairs = (int64_t)t->heads * t->n_rows, .kp = (t->k_dim + 63) / 64 * 64,
+                      .vp = lmk_value_pairs(t->v_dim), .key_pairs = lmk_key_pairs(t->k_dim) };
     float *f = (float *)(void *)t->scratch;
-    w.dots = (int32_t *)(void *)f, f += 2 * SUB * LMK_TILE;
-    w.q = (char *)f, f += (pairs + SUB) * w.kp;
-    w.k = (char *)f, f += LMK_TILE * w.kp;
-    w.v = (char *)f, f += LMK_TILE * w.vp;
-    w.weights = (char *)f, f += BATCH * LMK_TILE;
-    w.acc = f, f += pairs * w.vp;
-    w.sum = f, f += pairs * LANES;
-    w.part = f, f += BATCH * LANES;
-    w.rows = f, f += LMK_TILE * lmk_max(w.kp, w.vp);
-    w.zero = f, f += lmk_max(w.kp, w.vp);
-    w.source = (const void **)(void *)f, f += 2 * LMK_TILE;
-    w.e = (int32_t *)(void *)f, f += LMK_TILE;
-    w.unit_k = f, f += LMK_TILE;
-    w.log_v = f, f += LMK_TILE;
-    w.inverse_v = f, f += LMK_TILE;
-    w.seen_log = f, f += LMK_TILE;
-    w.seen_inverse = f, f += LMK_TILE;
-    w.top = f, f += BATCH;
-    w.before = f, f += BATCH;
-    w.now = f, f += BATCH;
-    w.max = f, f += pairs;
+    w.dots = (int32_t *)(void *)f, f += 1024;
+    w.q = (char *)f, f += (w.pairs + MOST) * w.kp;
+    w.t = f, f += 2 * MOST * STRETCH;
+    w.p = (char *)f, f += MOST * STRETCH;
+    w.share = f, f += MOST * LANES;
+    w.part = lay_sums(f, w.pairs, t->v_dim), f += lmk_sums_size(w.pairs, t->v_dim);
+    w.whole = lay_sums(f, w.pairs, t->v_dim), f += lmk_sums_size(w.pairs, t->v_dim);
+    w.row = f, f += LMK_TILE * lmk_max(w.kp, w.vp);
+    w.blocks = (char *)f, f += BLOCKS * (lmk_block_bytes(LMK_F16, t->k_dim, 1) + lmk_block_bytes(LMK_F16, t->v_dim, 0)) / 4;
+    w.unit_k = f, f += STRETCH;
+    w.log_v = f, f += STRETCH;
+    w.inverse_v = f, f += STRETCH;
+    w.hide = f, f += STRETCH;
+    w.seen_inverse = f, f += STRETCH;
+    w.top = f, f += MOST;
+    w.before = f, f += MOST;
+    w.now = f, f += MOST;
+    w.correction = (int32_t *)(void *)f, f += w.pairs;
+    w.start = f, f += w.pairs;
     w.unit_q = f;
     return w;
 }
 
-/* Where the tile's vectors are, as elements() reads them, and their exponents. A vector that is zero, not finite, or behind
- * the first n is taken for zeros with the exponent `none`. Bit j of the result: vector j is not finite. */
-ALWAYS uint64_t find_vectors(const attend_work *w, const char *x, int64_t bytes, int32_t dtype, int64_t dim, int64_t padded,
-                             int n, int none, const int half)
+static void begin_sums(const attend_sums *s, int64_t pairs, int64_t vp, const float *start)
 {
-    uint16_t top[LMK_TILE] = {0};
-    uint64_t wrong = 0;
-    int unusable = n < LMK_TILE;
-    if (!half) memset(w->rows, 0, (size_t)(n * padded) * sizeof(float));
-    for (int j = 0; j < n; j++, x += bytes) {
-        w->source[j] = x;
-        if (half) {
-            top[j] = (uint16_t)h_top((const uint16_t *)(const void *)x, dim);
-            continue;
-        }
-        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(x + LMK_TILE * bytes + i, 0, 2);     /* the next tile */
-        w->source[j] = w->rows + j * padded;
-        dequant(dtype, x, w->rows + j * padded, dim);
-        w->e[j] = exponent_of(w->rows + j * padded, padded);
+    for (int64_t i = 0; i < pairs; i++) {
+        s->max[i] = -INFINITY;
+        v_store(s->sum + i * LANES, v_set(start ? start[i] : 0.0f));
     }
-    for (int j = 0; half && j < n; j += LANES) {
-        i_store(w->e + j, i_add(v_bits(v_load_f16(top + j)), i_set(MARGIN)));
-        for (int i = 0; i < LANES; i++) w->e[j + i] = (int32_t)((uint32_t)w->e[j + i] >> 23);
-    }
-    for (int j = 0; j < n; j++) unusable |= (w->e[j] == 0) | (w->e[j] >= 255);
-    for (int j = 0; unusable && j < LMK_TILE; j++) {
-        if (j < n && w->e[j] > 0 && w->e[j] < 255) continue;
-        if (j < n && w->e[j] >= 255) wrong |= (uint64_t)1 << j;
-        w->source[j] = w->zero;
-        w->e[j] = none;
-    }
-    return wrong;
+    memset(s->acc, 0, (size_t)(pairs * vp) * sizeof(float));
 }
 
-/* What a row sees of the tile: all of it, or [lo, hi), and then with what it does not see left out. */
+/* ---- a stretch of the cache ---- */
+
+typedef struct attend_stretch {
+    int64_t position;              /* of its first key */
+    int n;                         /* keys that exist */
+    const char *k[BLOCKS], *v[BLOCKS];
+    const char *next_k, *next_v;   /* of the stretch behind it, to be fetched */
+} attend_stretch;
+
+/* A block of a q8_0 cache as an f16 cache would have it */
+static void expand_block(const attend_work *w, char *block, const char *x, int64_t dim, int n, const int keys)
+{
+    const int64_t bytes = dim / LMK_BLOCK * (2 + LMK_BLOCK);
+    for (int j = 0; j < n; j++) {
+        for (int64_t i = 0; i < bytes; i += LMK_LINE) __builtin_prefetch(x + (LMK_TILE + j) * bytes + i, 0, 2);
+        dequant(LMK_Q8_0, x + j * bytes, w->row, dim);
+        if (keys) lay_key(block, j, w->row, dim);
+        else lay_value(block, j, w->row, dim);
+    }
+}
+
+/* Finds the stretch's blocks, and what their integers are worth. Where a key or a value is not finite, the position's share
+ * of the sum is NaN. */
+static void begin_stretch(const lmk_attend_task *t, const attend_work *w, attend_stretch *s)
+{
+    uint8_t k[STRETCH], v[STRETCH];
+    const int64_t k_bytes = lmk_block_bytes(LMK_F16, t->k_dim, 1), v_bytes = lmk_block_bytes(LMK_F16, t->v_dim, 0);
+    int wrong = 0;
+    for (int b = 0; b < BLOCKS; b++) {
+        const int n = (int)lmk_max(0, lmk_min(LMK_TILE, s->n - b * LMK_TILE));
+        const int64_t tile = s->position / LMK_TILE + b;
+        s->k[b] = t->k + tile * t->k_step;
+        s->v[b] = t->v + tile * t->v_step;
+        if (t->dtype == LMK_Q8_0) {
+            char *block = w->blocks + b * (k_bytes + v_bytes);
+            expand_block(w, block, s->k[b], t->k_dim, n, 1);
+            expand_block(w, block + k_bytes, s->v[b], t->v_dim, n, 0);
+            s->k[b] = block;
+            s->v[b] = block + k_bytes;
+        }
+        memset(k + b * LMK_TILE, 127, LMK_TILE);
+        memset(v + b * LMK_TILE, ZERO_VALUE, LMK_TILE);
+        memcpy(k + b * LMK_TILE, s->k[b], (size_t)n);
+        memcpy(v + b * LMK_TILE, s->v[b], (size_t)n);
+    }
+    s->next_k = t->k + (s->position / LMK_TILE + BLOCKS) * t->k_step;
+    s->next_v = t->v + (s->position / LMK_TILE + BLOCKS) * t->v_step;
+    for (int j = 0; j < STRETCH; j++) wrong |= (k[j] == LMK_NOT_FINITE) | (v[j] == LMK_NOT_FINITE);
+    for (int j = 0; j < STRETCH; j += LANES) {
+        const i16x e = i_load_u8(v + j);
+        v_store(w->unit_k + j, i_float(i_exponent(i_sub(i_load_u8(k + j), i_set(LMK_KEY_BITS)))));
+        v_store(w->log_v + j, i_to_float(i_sub(e, i_set(127 + LMK_VALUE_BITS))));
+        v_store(w->inverse_v + j, i_float(i_exponent(i_sub(i_set(254 + LMK_VALUE_BITS), e))));
+    }
+    for (int j = 0; wrong && j < STRETCH; j++)
+        if (k[j] == LMK_NOT_FINITE || v[j] == LMK_NOT_FINITE) {
+            w->log_v[j] = ZERO_VALUE - 127 - LMK_VALUE_BITS;
+            w->inverse_v[j] = NAN;
+        }
+}
+
+/* What a row sees of a stretch: all of it, or [lo, hi). */
 typedef struct attend_sight {
+    int64_t row;                   /* that this was found for */
     int lo, hi;
-    const float *log_v, *inverse_v;
 } attend_sight;
 
-ALWAYS void look(const lmk_attend_task *t, const attend_work *w, int64_t tile, int64_t row, attend_sight *s)
+ALWAYS void look(const lmk_attend_task *t, const attend_work *w, const attend_stretch *stretch, int64_t row, attend_sight *s)
 {
-    const int64_t position = t->position + row;
-    const int lo = t->window > 0 ? (int)lmk_max(0, position - t->window + 1 - tile) : 0;
-    const int hi = (int)lmk_min(LMK_TILE, position + 1 - tile);
+    if (row == s->row) return;
+    const int64_t position = t->position + row - stretch->position;
+    const int lo = t->window > 0 ? (int)lmk_max(0, position - t->window + 1) : 0, hi = (int)lmk_min(STRETCH, position + 1);
+    s->row = row;
     if (lo == s->lo && hi == s->hi) return;
-    *s = (attend_sight){ lo, hi, w->log_v, w->inverse_v };
-    if (lo == 0 && hi == LMK_TILE) return;
-    for (int j = 0; j < LMK_TILE; j++) {
-        w->seen_log[j] = j >= lo && j < hi ? w->log_v[j] : -INFINITY;
-        w->seen_inverse[j] = j >= lo && j < hi ? w->inverse_v[j] : 0.0f;
+    s->lo = lo, s->hi = hi;
+    for (int j = 0; j < STRETCH; j++) {
+        const int seen = j >= lo && j < hi;
+        w->hide[j] = seen ? 0.0f : -INFINITY;
+        w->seen_inverse[j] = seen ? w->inverse_v[j] : 0.0f;
     }
-    s->log_v = w->seen_log, s->inverse_v = w->seen_inverse;
 }
 
-/* Brings the sums so far and the tile's to one maximum, for pairs pair .. pair + n - 1, which have the slots from 0 on. */
+/* The part of a stretch that rows [row, end] see together, in whole vectors */
+ALWAYS void sight_of(const lmk_attend_task *t, const attend_stretch *s, int64_t row, int64_t last, int *first, int *end)
+{
+    const int64_t lo = t->window > 0 ? t->position + row - t->window + 1 - s->position : 0;
+    *first = (int)lmk_max(0, lo) / LANES;
+    *end = (int)(lmk_min(STRETCH, t->position + last + 1 - s->position) + LANES - 1) / LANES;
+}
+
+/* ---- from scores to weights ---- */
+
+/* 16 scores in powers of two */
+ALWAYS v16 scored(i16x dot, v16 unit_k, v16 unit_q, v16 log_v)
+{
+    return v_fma(v_mul(i_to_float(dot), unit_k), unit_q, log_v);
+}
+
+typedef void lay_weights_fn(char *p, const i16x x[4]);
+
+/* Scores of vectors first ... end - 1 of a row to weights of the slot; `all`: of the whole stretch, and all are seen. */
+ALWAYS void weigh(const attend_work *w, int slot, const float *t, char *p, int64_t p_block, int first, int end, const int all,
+                  lay_weights_fn *const lay)
+{
+    const float *inverse = all ? w->inverse_v : w->seen_inverse;
+    v16 s[VECTORS], top = v_set(-INFINITY), share = v_set(0.0f);
+    if (all) first = 0, end = VECTORS;
+    for (int c = 0; c < VECTORS; c++) {
+        s[c] = v_set(-INFINITY);
+        if (c < first || c >= end) continue;
+        s[c] = v_load(t + c * LANES);
+        if (!all) s[c] = v_add(s[c], v_load(w->hide + c * LANES));
+        top = v_max(top, s[c]);
+    }
+    w->top[slot] = v_top(top);
+    top = v_set(w->top[slot]);
+    for (int b = 0; b < BLOCKS; b++, p += p_block) {
+        i16x x[4];
+        for (int i = 0; i < 4; i++) {
+            const int c = 4 * b + i;
+            x[i] = i_set(0);
+            if (c < first || c >= end) continue;
+            const v16 e = v_exp2(v_sub(s[c], top));
+            share = v_fma(e, v_load(inverse + c * LANES), share);
+            x[i] = v_bits(v_fma(e, v_set(65280.0f), v_set(ROUNDER)));     /* in the low 16 bits */
+        }
+        lay(p, x);
+    }
+    v_store(w->share + slot * LANES, share);
+}
+
+/* Brings the sums so far and the stretch's to one maximum, for pairs pair .. pair + n - 1, which have the slots from 0 on. */
 ALWAYS void rebase(const attend_work *w, int64_t pair, int n)
 {
+    const attend_sums *s = &w->part;
     for (int i = 0; i < n; i += LANES) {
         const int part = (int)lmk_min(LANES, n - i);
-        const v16 was = v_load_part(w->max + pair + i, part, 0.0f), top = v_load_part(w->top + i, part, 0.0f);
+        const v16 was = v_load_part(s->max + pair + i, part, 0.0f), top = v_load_part(w->top + i, part, 0.0f);
         const v16 max = v_max(was, top);
-        v_store_part(w->max + pair + i, max, part);
+        v_store_part(s->max + pair + i, max, part);
         v_store_part(w->before + i, v_exp2(v_sub(was, max)), part);
         v_store_part(w->now + i, v_exp2(v_sub(top, max)), part);
     }
     for (int i = 0; i < n; i++) {
-        float *sum = w->sum + (pair + i) * LANES;
-        v_store(sum, v_fma(v_load(sum), v_set(w->before[i]), v_mul(v_load(w->part + i * LANES), v_set(w->now[i]))));
+        float *sum = s->sum + (pair + i) * LANES;
+        v_store(sum, v_fma(v_load(sum), v_set(w->before[i]), v_mul(v_load(w->share + i * LANES), v_set(w->now[i]))));
     }
 }
 
@@ -198,12 +261,42 @@ ALWAYS v16 mixed(v16 acc, i16x dot, float before, float now)
     return v_fma(acc, v_set(before), v_mul(i_to_float(dot), v_set(now)));
 }
 
-static void end_pairs(const lmk_attend_task *t, const attend_work *w)
+/* ---- parts ---- */
+
+/* The same for the sums of a part and those of all before it. What a row has not seen of it changes nothing. */
+static void join_part(const attend_sums *whole, const attend_sums *part, int64_t pairs, int64_t vp)
 {
-    for (int64_t pair = 0; pair < (int64_t)t->heads * t->n_rows; pair++) {
-        float *y = t->y + pair / t->heads * t->y_step + pair % t->heads * t->v_dim, *acc = w->acc + pair * w->vp;
-        const v16 inverse = v_set(1.0f / (v_sum(v_load(w->sum + pair * LANES)) * (65280.0f / 256.0f)));
+    for (int64_t i = 0; i < pairs; i++) {
+        const float was = whole->max[i], top = part->max[i];
+        if (top == -INFINITY) continue;
+        whole->max[i] = was > top ? was : top;
+        const v16 max = v_set(whole->max[i]), before = v_exp2(v_sub(v_set(was), max)), now = v_exp2(v_sub(v_set(top), max));
+        float *acc = whole->acc + i * vp, *sum = whole->sum + i * LANES;
+        const float *x = part->acc + i * vp;
+        v_store(sum, v_fma(v_load(sum), before, v_mul(v_load(part->sum + i * LANES), now)));
+        for (int64_t d = 0; d < vp; d += LANES)
+            v_store(acc + d, v_fma(v_load(acc + d), before, v_mul(v_load(x + d), now)));
+    }
+}
+
+static void end_pairs(const lmk_attend_task *t, const attend_sums *s, int64_t pairs, int64_t vp)
+{
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        float *y = t->y + pair / t->heads * t->y_step + pair % t->heads * t->v_dim, *acc = s->acc + pair * vp;
+        const v16 inverse = v_set(1.0f / (v_sum(v_load(s->sum + pair * LANES)) * (65280.0f / 256.0f)));
         for (int64_t d = 0; d < t->v_dim; d += LANES)
             v_store_part(y + d, v_mul(v_load(acc + d), inverse), (int)lmk_min(LANES, t->v_dim - d));
     }
+}
+
+static void attend_join(const lmk_attend_task *t)
+{
+    const attend_work w = lay_out(t);
+    const int64_t size = lmk_sums_size(w.pairs, t->v_dim);
+    begin_sums(&w.whole, w.pairs, w.vp, NULL);
+    for (int64_t part = t->first_part; part < t->end_part; part++) {
+        const attend_sums sums = lay_sums(t->parts + (part - t->first_part) * size, w.pairs, t->v_dim);
+        join_part(&w.whole, &sums, w.pairs, w.vp);
+    }
+    end_pairs(t, &w.whole, w.pairs, w.vp);
 }

@@ -1,164 +1,198 @@
-/* attend_rows.h: the integer part of attention in rows of 16-bit integers that are multiplied in pairs. Any level, any
- * number of rows. Wants attend_float.h before it; LAYOUT(name) names what it defines.
+/* attend_rows.h: the products of attention line by line of a block, for any level and any number of rows: a line's four
+ * bytes per lane times four of a row, for 16 keys or 16 columns at once.
+ *
+ * A level has the product of bytes (ATTEND_BYTES: vpdpbusd), or that of pairs of 16 bits, for which bytes are widened: those
+ * at even places and those at odd ones apart. Wants attend_float.h before it; LAYOUT(name) names what it defines.
  */
 
-#define ATTEND_FEW 4               /* pairs that attend.h takes care of in another way */
+#ifdef ATTEND_BYTES
+/* Planes of a row: high, low. vpdpbusd multiplies bytes without and with sign: keys get an offset of 128, which w->correction
+ * undoes; weights have no sign. */
+#define PLANES 2
 
-/* q: per pair (2, kp): high, low. k: (2, 64, kp): whole integers, high. v: (2, 32, vp, 2): whole, high. weights: per slot
- * (2, 64): high, low. sum(xh * y + xl * yh) is the dot divided by the base. Dimensions i and i + 16, and positions j and
- * j + 16, are side by side. */
-ALWAYS void LAYOUT(lay_query)(const attend_work *w, int64_t pair, const float *x, int e)
+typedef struct cache_line { i16x high, low; } cache_line;
+typedef struct dot_sum { i16x high, a, b; } dot_sum;
+
+ALWAYS dot_sum no_sum(void)
 {
-    int32_t *high = (int32_t *)(void *)w->q + pair * w->kp;
-    const v16 inverse = inverse_unit(e, 13);
-    for (int64_t i = 0; i < w->kp; i += 2 * LANES) {
-        const i16x a = w_join(rounded(x, i, inverse, 0), rounded(x, i + LANES, inverse, 0));
-        const i16x h = w_sar(w_add(a, w_set(64)), 7);
-        i_store(high + i / 2, h);
-        i_store(high + (w->kp + i) / 2, w_sub(a, w_shl(h, 7)));
-    }
+    return (dot_sum){ i_set(0), i_set(0), i_set(0) };
 }
 
-/* What the next tile has at the same place */
-ALWAYS void LAYOUT(fetch)(const void *x, int64_t i, int64_t padded, const int half)
+ALWAYS cache_line load_line(const char *p, const int keys)
 {
-    if (half && i % 32 == 0) __builtin_prefetch((const uint16_t *)x + LMK_TILE * padded + i, 0, 2);
+    const i16x high = i_load((const int32_t *)(const void *)p), low = i_load((const int32_t *)(const void *)(p + LMK_LINE));
+    const i16x sign = i_set(0x80808080u);
+    return keys ? (cache_line){ _mm512_xor_si512(high, sign), _mm512_xor_si512(low, sign) } : (cache_line){ high, low };
 }
 
-/* Keys first .. first + n - 1 as the layout's first n */
-ALWAYS void LAYOUT(lay_keys)(const attend_work *w, int first, int n, const int half)
+ALWAYS void add_line(dot_sum *s, cache_line l, const int32_t *x, int64_t plane, const int keys)
 {
-    int32_t *whole = (int32_t *)(void *)w->k, *high = whole + LMK_TILE * w->kp / 2;
-    for (int j = first; j < first + n; j++) {
-        const void *x = w->source[j];
-        const v16 inverse = inverse_unit(w->e[j], 13);
-        for (int64_t i = 0; i < w->kp; i += 2 * LANES, whole += LANES, high += LANES) {
-            LAYOUT(fetch)(x, i, w->kp, half);
-            const i16x a = w_join(rounded(x, i, inverse, half), rounded(x, i + LANES, inverse, half));
-            i_store(whole, a);
-            i_store(high, w_sar(w_add(a, w_set(64)), 7));
-        }
-    }
+    const i16x h = i_set((uint32_t)x[0]), o = i_set((uint32_t)x[plane]);
+    s->high = keys ? _mm512_dpbusd_epi32(s->high, l.high, h) : _mm512_dpbusd_epi32(s->high, h, l.high);
+    s->a = keys ? _mm512_dpbusd_epi32(s->a, l.low, h) : _mm512_dpbusd_epi32(s->a, h, l.low);
+    s->b = keys ? _mm512_dpbusd_epi32(s->b, l.high, o) : _mm512_dpbusd_epi32(s->b, o, l.high);
 }
 
-/* Columns d .. end - 1 of the tile's n values */
-ALWAYS void LAYOUT(lay_values)(const attend_work *w, int64_t d, int64_t end, int n, const int half)
+ALWAYS i16x dot_of(dot_sum s, const int keys)
 {
-    for (int j = 0; j < n; j++) {
-        if (j & LANES) continue;
-        const void *x = w->source[j], *y = w->source[j + LANES];
-        int32_t *whole = (int32_t *)(void *)w->v + (j / 2 / LANES * LANES + j % LANES) * w->vp;
-        int32_t *high = whole + LMK_TILE / 2 * w->vp;
-        const v16 unit_x = inverse_unit(w->e[j], 14), unit_y = inverse_unit(w->e[j + LANES], 14);
-        for (int64_t i = d; i < end; i += LANES) {
-            LAYOUT(fetch)(x, i, w->vp, half);
-            LAYOUT(fetch)(y, i, w->vp, half);
-            const i16x a = w_join(rounded(x, i, unit_x, half), rounded(y, i, unit_y, half));
-            i_store(whole + i - d, a);
-            i_store(high + i - d, w_sar(w_add(a, w_set(128)), 8));
-        }
-    }
+    return i_add(keys ? i_shl(s.high, 7) : i_shl(s.high, 8), i_add(s.a, s.b));
 }
 
-/* 4 * sums / nq of the layout's keys from j on, nq pairs; their dots go to position `to` and on. */
-ALWAYS void LAYOUT(dot_block)(const attend_work *w, int64_t pair, int64_t slot, int64_t j, int64_t to, const int sums,
-                              const int nq)
+/* The bytes that lay_pairs made are the planes already. */
+ALWAYS void LAYOUT(lay_planes)(const attend_work *w, int64_t pair)
 {
-    const int32_t *q = (const int32_t *)(const void *)w->q + pair * w->kp;
-    const int32_t *k = (const int32_t *)(const void *)w->k + j * w->kp / 2, *kh = k + LMK_TILE * w->kp / 2;
-    i16x acc[4][4];
-    int32_t *y[4];
-    for (int c = 0; c < sums; c++) {               /* sum c: pair c % nq, keys 4 * (c / nq) to that + 3 */
-        y[c] = w->dots + (slot + c % nq) * LMK_TILE + to + c / nq * 4;
-        for (int a = 0; a < 4; a++) acc[a][c] = i_set(0);
+    const int8_t *high = (const int8_t *)w->q + pair * 4 * w->kp, *low = high + w->kp;
+    int32_t h = 0, l = 0;
+    for (int64_t i = 0; i < w->kp; i++) h += high[i], l += low[i];
+    w->correction[pair] = (int32_t)(-128u * (uint32_t)(128 * h + h + l));
+}
+
+/* Bytes of positions j, j + 32, j + 16, j + 48 in each lane */
+ALWAYS void LAYOUT(lay_weights)(char *p, const i16x x[4])
+{
+    const i16x a = w_join(x[0], x[1]), b = w_join(x[2], x[3]), byte = w_set(0xff);
+    i_store((int32_t *)(void *)p, i_or(w_shr(a, 8), _mm512_andnot_si512(byte, b)));
+    i_store((int32_t *)(void *)(p + LMK_LINE), i_or(i_and(a, byte), w_shl(b, 8)));
+}
+#else
+/* Planes: high bytes at even places, at odd ones, then low bytes */
+#define PLANES 4
+
+typedef struct cache_line { i16x whole_even, whole_odd, even, odd; } cache_line;
+typedef struct dot_sum { i16x s; } dot_sum;
+
+ALWAYS dot_sum no_sum(void)
+{
+    return (dot_sum){ i_set(0) };
+}
+
+ALWAYS cache_line load_line(const char *p, const int keys)
+{
+    const i16x high = i_load((const int32_t *)(const void *)p), low = i_load((const int32_t *)(const void *)(p + LMK_LINE));
+    cache_line l = { .even = w_sar(w_shl(high, 8), 8), .odd = w_sar(high, 8) };
+    l.whole_even = w_add(keys ? w_shl(l.even, 7) : w_shl(high, 8), w_sar(w_shl(low, 8), 8));
+    l.whole_odd = w_add(keys ? w_shl(l.odd, 7) : w_shl(l.odd, 8), w_sar(low, 8));
+    return l;
+}
+
+/* whole * xh + high * xl is the dot divided by the base. */
+ALWAYS void add_line(dot_sum *s, cache_line l, const int32_t *x, int64_t plane, const int keys)
+{
+    (void)keys;
+    s->s = i_dot(s->s, l.whole_even, i_set((uint32_t)x[0]));
+    s->s = i_dot(s->s, l.whole_odd, i_set((uint32_t)x[plane]));
+    s->s = i_dot(s->s, l.even, i_set((uint32_t)x[2 * plane]));
+    s->s = i_dot(s->s, l.odd, i_set((uint32_t)x[3 * plane]));
+}
+
+ALWAYS i16x dot_of(dot_sum s, const int keys)
+{
+    (void)keys;
+    return s.s;
+}
+
+ALWAYS void LAYOUT(lay_planes)(const attend_work *w, int64_t pair)
+{
+    int8_t *bytes = (int8_t *)w->q + pair * 4 * w->kp;
+    int16_t planes[4][LMK_MAX_KEY / 2];
+    for (int64_t i = 0; i < w->kp; i++) {
+        const int64_t at = i / 4 * 2 + i % 4 / 2;
+        planes[i % 2][at] = bytes[i];
+        planes[2 + i % 2][at] = bytes[w->kp + i];
     }
-    for (int64_t i = 0; i < w->kp / 2; i += LANES) {
-        i16x high[4], low[4];
-        for (int b = 0; b < nq; b++) {
-            high[b] = i_load(q + b * w->kp + i);
-            low[b] = i_load(q + b * w->kp + w->kp / 2 + i);
-        }
-        for (int a = 0; a < 4 * sums / nq; a++) {
-            const i16x x = i_load(k + a * w->kp / 2 + i), xh = i_load(kh + a * w->kp / 2 + i);
-            for (int b = 0; b < nq; b++) {
-                i16x *sum = &acc[a % 4][a / 4 * nq + b];
-                *sum = i_dot(i_dot(*sum, x, high[b]), xh, low[b]);
-            }
-        }
-    }
-#ifdef I_SUM_4X4
-    if (sums == 4) {
-        i_sum_4x4(y, acc);
-        return;
-    }
+    for (int i = 0; i < 4; i++) memcpy(bytes + i * w->kp, planes[i], (size_t)w->kp);
+    w->correction[pair] = 0;
+}
+
+ALWAYS void LAYOUT(lay_weights)(char *p, const i16x x[4])
+{
+    const i16x a = w_join(x[0], x[1]), b = w_join(x[2], x[3]), byte = w_set(0xff);
+    i_store((int32_t *)(void *)p, w_shr(a, 8));
+    i_store((int32_t *)(void *)(p + LMK_LINE), w_shr(b, 8));
+    i_store((int32_t *)(void *)(p + 2 * LMK_LINE), i_and(a, byte));
+    i_store((int32_t *)(void *)(p + 3 * LMK_LINE), i_and(b, byte));
+}
 #endif
-    for (int c = 0; c < sums; c++) i_sum_4(y[c], &acc[0][c], 4);
+
+#define WEIGHTS_BYTES (PLANES * LMK_LINE)          /* of the 64 positions of a block */
+
+ALWAYS void fetch_line(const char *p)
+{
+    __builtin_prefetch(p, 0, 2);
+    __builtin_prefetch(p + LMK_LINE, 0, 2);
 }
 
-/* dots[i][first + j] of pairs pair .. pair + n - 1 with the layout's first n_keys keys, and with some more, which count for
- * nothing */
-ALWAYS void LAYOUT(dot_keys)(const attend_work *w, int64_t pair, int n, int first, int n_keys)
+/* Scores of n pairs and the 16 keys of vector c. Meanwhile the group at `ahead` is fetched. */
+ALWAYS void LAYOUT(score)(const attend_work *w, const attend_stretch *s, int64_t pair, int c, const char *ahead, const int n)
 {
-    int i = 0;
-#if ATTEND_SUMS == 4
-    for (; i + 4 <= n; i += 4)
-        for (int j = 0; j < n_keys; j += 4) LAYOUT(dot_block)(w, pair + i, i, j, first + j, 4, 4);
-    for (; i + 2 <= n; i += 2)
-        for (int j = 0; j < n_keys; j += 8) LAYOUT(dot_block)(w, pair + i, i, j, first + j, 4, 2);
-#endif
-    for (; i < n; i++)
-        for (int j = 0; j < n_keys; j += 4 * ATTEND_SUMS) LAYOUT(dot_block)(w, pair + i, i, j, first + j, ATTEND_SUMS, 1);
-}
-
-/* The dots, divided by the base, of row i with keys 16 c .. 16 c + 15 */
-ALWAYS i16x LAYOUT(scores)(const attend_work *w, int i, int c)
-{
-    return i_load(w->dots + i * LMK_TILE + c * LANES);
-}
-
-ALWAYS void LAYOUT(lay_weights)(const attend_work *w, int64_t slot, const i16x p[4])
-{
-    int32_t *high = (int32_t *)(void *)w->weights + slot * LMK_TILE;
-    for (int c = 0; c < 2; c++, high += LANES) {
-        const i16x a = w_join(p[2 * c], p[2 * c + 1]), h = w_shr(w_add(a, w_set(128)), 8);
-        i_store(high, h);
-        i_store(high + LMK_TILE / 2, w_sub(a, w_shl(h, 8)));
+    const int64_t quads = w->kp / 4, lines = w->key_pairs, step = w->kp;
+    const char *k = s->k[c / 4] + LMK_LINE + c % 4 * lines * 2 * LMK_LINE;
+    const int32_t *q = (const int32_t *)(const void *)w->q + pair * step;
+    dot_sum sum[4];
+    for (int i = 0; i < n; i++) sum[i] = no_sum();
+    for (int64_t d = 0; d < lines; d++) {
+        const cache_line line = load_line(k + d * 2 * LMK_LINE, 1);
+        fetch_line(ahead + d * 2 * LMK_LINE);
+        for (int i = 0; i < n; i++) add_line(&sum[i], line, q + i * step + d, quads, 1);
+    }
+    for (int i = 0; i < n; i++) {
+        const i16x dot = i_add(dot_of(sum[i], 1), i_set((uint32_t)w->correction[pair + i]));
+        v_store(w->t + i * STRETCH + c * LANES, scored(dot, v_load(w->unit_k + c * LANES), v_set(w->unit_q[pair + i]),
+                                                       v_load(w->log_v + c * LANES)));
     }
 }
 
-/* n pairs, 32 columns from d on, which the layout has from `column` on */
-ALWAYS void LAYOUT(mix_block)(const attend_work *w, int64_t pair, int64_t slot, int n_keys, int64_t d, int64_t column,
-                              const int n)
+/* acc = acc * before + dot(p, v) / 256 * now for n pairs and 16 columns from d on */
+ALWAYS void LAYOUT(mix)(const attend_work *w, const attend_stretch *s, int64_t pair, int64_t d, const char *ahead, const int n)
 {
-    const int32_t *p = (const int32_t *)(const void *)w->weights + slot * LMK_TILE;
-    i16x a0[4], a1[4];
-    for (int i = 0; i < n; i++) a0[i] = a1[i] = i_set(0);
-    for (int j = 0; j < LMK_TILE / 2 && j / LANES * 2 * LANES + j % LANES < n_keys; j++) {
-        const int32_t *v = (const int32_t *)(const void *)w->v + j * w->vp + column, *vh = v + LMK_TILE / 2 * w->vp;
-        const i16x v0 = i_load(v), v1 = i_load(v + LANES), h0 = i_load(vh), h1 = i_load(vh + LANES);
-        for (int i = 0; i < n; i++) {
-            const i16x high = i_set((uint32_t)p[i * LMK_TILE + j]), low = i_set((uint32_t)p[i * LMK_TILE + LMK_TILE / 2 + j]);
-            a0[i] = i_dot(i_dot(a0[i], high, v0), low, h0);
-            a1[i] = i_dot(i_dot(a1[i], high, v1), low, h1);
+    dot_sum sum[4];
+    for (int i = 0; i < n; i++) sum[i] = no_sum();
+    for (int b = 0; b < BLOCKS; b++) {
+        const int lines = (int)lmk_max(0, lmk_min(LANES, s->n - b * LMK_TILE));
+        const char *v = s->v[b] + LMK_LINE + d * 2 * LMK_LINE;
+        const int32_t *p = (const int32_t *)(const void *)(w->p + b * WEIGHTS_BYTES);
+        for (int j = 0; j < lines; j++) {
+            const cache_line line = load_line(v + j * 2 * LMK_LINE, 0);
+            if (b == 0) fetch_line(ahead + j * 2 * LMK_LINE);
+            else fetch_line(ahead + (LANES + j) * 2 * LMK_LINE);
+            for (int i = 0; i < n; i++) add_line(&sum[i], line, p + i * BLOCKS * WEIGHTS_BYTES / 4 + j, LANES, 0);
         }
     }
     for (int i = 0; i < n; i++) {
-        float *acc = w->acc + (pair + i) * w->vp + d;
-        v_store(acc, mixed(v_load(acc), a0[i], w->before[slot + i], w->now[slot + i]));
-        v_store(acc + LANES, mixed(v_load(acc + LANES), a1[i], w->before[slot + i], w->now[slot + i]));
+        float *acc = w->part.acc + (pair + i) * w->vp + d;
+        v_store(acc, mixed(v_load(acc), dot_of(sum[i], 0), w->before[i], w->now[i]));
     }
 }
 
-/* acc = acc * before + dot(p, v) / 256 * now, for pairs pair .. pair + n - 1, columns d .. end - 1, which the layout has from
- * its first column on */
-ALWAYS void LAYOUT(mix_values)(const attend_work *w, int64_t pair, int64_t slot, int64_t d, int64_t end, int n, int n_keys)
+ALWAYS void LAYOUT(pairs)(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, int64_t pair, const int n)
 {
-    for (int64_t column = 0; d < end; d += 2 * LANES, column += 2 * LANES) {
-        int i = 0;
-#if ATTEND_SUMS == 4
-        for (; i + 4 <= n; i += 4) LAYOUT(mix_block)(w, pair + i, slot + i, n_keys, d, column, 4);
-        for (; i + 2 <= n; i += 2) LAYOUT(mix_block)(w, pair + i, slot + i, n_keys, d, column, 2);
-#endif
-        for (; i < n; i++) LAYOUT(mix_block)(w, pair + i, slot + i, n_keys, d, column, 1);
+    attend_sight sight = { .row = -1, .lo = -1, .hi = -1 };
+    int first, end;
+    sight_of(t, s, pair / t->heads, (pair + n - 1) / t->heads, &first, &end);
+    for (int c = first; c < end; c++) {
+        const int next = c + 1;
+        const char *ahead = next < end ? s->k[next / 4] + LMK_LINE + next % 4 * w->key_pairs * 2 * LMK_LINE : s->v[0] + LMK_LINE;
+        LAYOUT(score)(w, s, pair, c, ahead, n);
     }
+    for (int i = 0; i < n; i++) {
+        const float *row = w->t + i * STRETCH;
+        char *p = w->p + i * BLOCKS * WEIGHTS_BYTES;
+        look(t, w, s, (pair + i) / t->heads, &sight);
+        if (sight.lo == 0 && sight.hi == STRETCH) weigh(w, i, row, p, WEIGHTS_BYTES, 0, VECTORS, 1, LAYOUT(lay_weights));
+        else weigh(w, i, row, p, WEIGHTS_BYTES, first, end, 0, LAYOUT(lay_weights));
+    }
+    rebase(w, pair, n);
+    for (int64_t d = 0; d < w->vp; d += LANES) {
+        const char *ahead = d + LANES < w->vp ? s->v[0] + LMK_LINE + (d + LANES) * 2 * LMK_LINE : s->next_k;
+        LAYOUT(mix)(w, s, pair, d, ahead, n);
+    }
+}
+
+static void LAYOUT(all_pairs)(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, int64_t pair, int64_t end)
+{
+#if ATTEND_PAIRS == 4
+    for (; pair + 4 <= end; pair += 4) LAYOUT(pairs)(t, w, s, pair, 4);
+#endif
+    for (; pair + 2 <= end; pair += 2) LAYOUT(pairs)(t, w, s, pair, 2);
+    if (pair < end) LAYOUT(pairs)(t, w, s, pair, 1);
 }

@@ -1,152 +1,139 @@
 /* cache.c: the rows of a KV cache: where they are, how a step appends them, how they move to another cache or to a file.
  *
- * A cache is a set of segments, one for each layer, keys or values, and kv head: `capacity` vectors, one after the other.
- * A vector is F32, F16, or Q8_0 blocks as in a file (F16 scale, 32 int8). Moving rows never changes their bytes.
+ * blocks.h has the layout: tiles of 64 positions, one behind the other, so that a sequence takes up memory from one end, and
+ * huge pages hold little else. Moving rows never changes what they mean.
  */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
-#include "core.h"
+#include "blocks.h"
 
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__linux__) && !defined(MADV_COLLAPSE)
-#define MADV_COLLAPSE 25           /* Linux 6.1; older ones refuse it */
-#endif
-
 #define COPY_GRAIN (1 << 18)       /* bytes below which another thread does not pay */
 
-typedef struct segment {           /* of one layer and one kv head */
-    char *rows;                    /* (capacity) vectors */
-    int64_t bytes;                 /* of one vector */
-} segment;
+/* The keys, or the values, of all layers */
+typedef struct side {
+    char *base;
+    int64_t block, step;           /* bytes of a block and of a tile */
+    int32_t dim;
+    int keys;
+} side;
 
-static int64_t vector_bytes(const lmk_kv *kv, int64_t dim)
+static side side_of(const lmk_kv *kv, int keys)
 {
-    return dim / lmk_type_block(kv->dtype) * lmk_type_bytes(kv->dtype);
+    const int32_t dim = keys ? kv->k_dim : kv->v_dim;
+    const int64_t block = lmk_block_bytes(kv->dtype, dim, keys);
+    return (side){ keys ? kv->k : kv->v, block, block * kv->n_layer * kv->n_kv, dim, keys };
 }
 
-static segment segment_of(void *base, const lmk_kv *kv, int32_t il, int32_t head, int32_t dim)
+static char *block_at(const lmk_kv *kv, const side *s, int32_t il, int32_t head, int64_t position)
 {
-    const int64_t bytes = vector_bytes(kv, dim);
-    return (segment){ (char *)base + ((int64_t)il * kv->n_kv + head) * kv->capacity * bytes, bytes };
-}
-
-/* Segment i of all: layer by layer, all heads' keys, then their values. */
-static segment nth_segment(const lmk_kv *kv, int64_t i)
-{
-    const int32_t il = (int32_t)(i / (2 * kv->n_kv)), rest = (int32_t)(i % (2 * kv->n_kv)), head = rest % kv->n_kv;
-    return rest < kv->n_kv ? segment_of(kv->k, kv, il, head, kv->k_dim) : segment_of(kv->v, kv, il, head, kv->v_dim);
-}
-
-static int64_t n_segments(const lmk_kv *kv)
-{
-    return 2 * (int64_t)kv->n_layer * kv->n_kv;
+    return s->base + position / LMK_TILE * s->step + ((int64_t)il * kv->n_kv + head) * s->block;
 }
 
 const char *lmk_keys(const lmk_kv *kv, int32_t il, int32_t head, int64_t position)
 {
-    const segment s = segment_of(kv->k, kv, il, head, kv->k_dim);
-    return s.rows + position * s.bytes;
+    const side s = side_of(kv, 1);
+    return block_at(kv, &s, il, head, position);
 }
 
 const char *lmk_values(const lmk_kv *kv, int32_t il, int32_t head, int64_t position)
 {
-    const segment s = segment_of(kv->v, kv, il, head, kv->v_dim);
-    return s.rows + position * s.bytes;
+    const side s = side_of(kv, 0);
+    return block_at(kv, &s, il, head, position);
 }
 
-/* ---- huge pages ---- */
-
-#define HUGE_PAGE ((int64_t)1 << 21)
-
-#ifdef MADV_COLLAPSE
-/* Bytes of [from, from + HUGE_PAGE), offsets into one layer's keys or values, that n positions of each head take up */
-static int64_t taken(int64_t from, int64_t per_head, int64_t used, int32_t n_kv)
+int64_t lmk_keys_step(const lmk_kv *kv)
 {
-    int64_t sum = 0;
-    for (int64_t h = from / per_head; h < n_kv && h * per_head < from + HUGE_PAGE; h++)
-        sum += lmk_max(0, lmk_min(h * per_head + used, from + HUGE_PAGE) - lmk_max(h * per_head, from));
-    return sum;
+    return side_of(kv, 1).step;
 }
 
-static void gather(void *base, const lmk_kv *kv, int32_t il, int32_t dim, int64_t n_past, int64_t n)
+int64_t lmk_values_step(const lmk_kv *kv)
 {
-    const int64_t bytes = vector_bytes(kv, dim), per_head = kv->capacity * bytes;
-    char *layer = segment_of(base, kv, il, 0, dim).rows;
-    const int64_t least = HUGE_PAGE / 2 + HUGE_PAGE / 4 * il / kv->n_layer;
-    int64_t from = (HUGE_PAGE - (int64_t)((uintptr_t)layer % HUGE_PAGE)) % HUGE_PAGE;
-    for (; from + HUGE_PAGE <= per_head * kv->n_kv; from += HUGE_PAGE) {
-        const int64_t before = taken(from, per_head, n_past * bytes, kv->n_kv);
-        const int64_t now = taken(from, per_head, (n_past + n) * bytes, kv->n_kv);
-        if (before < least && now >= least) (void)madvise(layer + from, HUGE_PAGE, MADV_COLLAPSE);
-    }
+    return side_of(kv, 0).step;
 }
-#endif
 
-/* Rows n_past .. n_past + n - 1 of a layer have been written. Where they fill a huge page's memory by more than half, it
- * becomes one: a long cache is read at the speed of memory only if it does not wait for the tables of small pages. A short
- * one never takes memory that it does not need. Layers differ in when, so that no step has to wait for all of them. */
-static void gather_layer(const lmk_kv *kv, int32_t il, int64_t n_past, int64_t n)
+int64_t lmk_kv_bytes(int32_t dtype, int64_t dim, int keys, int64_t capacity)
 {
-#ifdef MADV_COLLAPSE
-    gather(kv->k, kv, il, kv->k_dim, n_past, n);
-    gather(kv->v, kv, il, kv->v_dim, n_past, n);
-#else
-    (void)kv, (void)il, (void)n_past, (void)n;
-#endif
+    return (capacity + LMK_TILE - 1) / LMK_TILE * lmk_block_bytes(dtype, dim, keys);
+}
+
+int64_t lmk_kv_row_bytes(int32_t dtype, int64_t dim)
+{
+    return lmk_vector_bytes(dtype, dim);
 }
 
 /* ---- a step's rows ---- */
 
 typedef struct append_job {
     const lmk_kernels *kernels;
-    const lmk_span *span;
-    const float *k, *v;            /* of the span's first row */
+    const lmk_span *spans;
+    const int64_t *first_task;     /* (n_spans + 1) */
+    const float *k, *v;
     int32_t il;
 } append_job;
 
-static void write_vector(const lmk_kernels *kernels, segment s, int64_t position, const float *x, int32_t dim, int32_t dtype)
+/* Positions [first, end) of a block; x: of the span's first row, `width` floats per row */
+static void append_block(const append_job *j, const lmk_span *span, const side *s, int32_t head, int64_t first, int64_t end,
+                         const float *x)
 {
-    void *dst = s.rows + position * s.bytes;
-    if (dtype == LMK_F16) kernels->to_f16(dst, x, dim);
-    else if (dtype == LMK_Q8_0) kernels->to_q8_0(dst, x, dim);
-    else memcpy(dst, x, (size_t)s.bytes);
+    const lmk_kv *kv = span->kv;
+    const int64_t width = (int64_t)kv->n_kv * s->dim, bytes = lmk_vector_bytes(kv->dtype, s->dim);
+    char *block = block_at(kv, s, j->il, head, first);
+    x += (span->row + first - span->n_past) * width + (int64_t)head * s->dim;
+    for (int64_t at = first; at < end; at++, x += width) {
+        const int slot = (int)(at % LMK_TILE);
+        char *vector = block + slot * bytes;
+        if (kv->dtype == LMK_F16) (s->keys ? j->kernels->lay_key : j->kernels->lay_value)(block, slot, x, s->dim);
+        else if (kv->dtype == LMK_Q8_0) j->kernels->to_q8_0((uint8_t *)vector, x, s->dim);
+        else memcpy(vector, x, (size_t)bytes);
+    }
 }
 
-static void append_rows(void *arg, int64_t begin, int64_t end, int thread)
+/* A task is a kv head's keys and values in one tile: no two write to the same line. */
+static void append_tasks(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const append_job *j = arg;
-    const lmk_kv *kv = j->span->kv;
-    for (int32_t h = 0; h < kv->n_kv; h++) {
-        const segment keys = segment_of(kv->k, kv, j->il, h, kv->k_dim), values = segment_of(kv->v, kv, j->il, h, kv->v_dim);
-        for (int64_t i = begin; i < end; i++) {
-            const int64_t at = j->span->n_past + i;
-            write_vector(j->kernels, keys, at, j->k + (i * kv->n_kv + h) * kv->k_dim, kv->k_dim, kv->dtype);
-            write_vector(j->kernels, values, at, j->v + (i * kv->n_kv + h) * kv->v_dim, kv->v_dim, kv->dtype);
-        }
+    int32_t s = 0;
+    for (int64_t task = begin; task < end; task++) {
+        while (task >= j->first_task[s + 1]) s++;
+        const lmk_span *span = &j->spans[s];
+        const lmk_kv *kv = span->kv;
+        const int64_t i = task - j->first_task[s], tile = span->n_past / LMK_TILE + i / kv->n_kv;
+        const int64_t first = lmk_max(span->n_past, tile * LMK_TILE);
+        const int64_t last = lmk_min(span->n_past + span->n, (tile + 1) * LMK_TILE);
+        const side keys = side_of(kv, 1), values = side_of(kv, 0);
+        append_block(j, span, &keys, (int32_t)(i % kv->n_kv), first, last, j->k);
+        append_block(j, span, &values, (int32_t)(i % kv->n_kv), first, last, j->v);
     }
 }
 
 void lmk_kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v)
 {
+    const size_t mark = lmk_mark(c);
+    int64_t *first_task = lmk_alloc(c, (size_t)(n_spans + 1) * sizeof *first_task), work = 0;
+    if (!first_task) return;       /* what is not there yet is garbage */
+    first_task[0] = 0;
     for (int32_t s = 0; s < n_spans; s++) {
-        const lmk_kv *kv = spans[s].kv;
-        const int64_t kw = (int64_t)kv->n_kv * kv->k_dim, vw = (int64_t)kv->n_kv * kv->v_dim;
-        append_job job = { c->kernels, &spans[s], k + spans[s].row * kw, v + spans[s].row * vw, il };
-        lmk_parallel(lmk_threads(), spans[s].n, 1 + 16384 / (kw + vw), append_rows, &job);
-        gather_layer(kv, il, spans[s].n_past, spans[s].n);
+        const int64_t first = spans[s].n_past / LMK_TILE, last = (spans[s].n_past + spans[s].n - 1) / LMK_TILE;
+        first_task[s + 1] = first_task[s] + (spans[s].n > 0 ? (last - first + 1) * spans[s].kv->n_kv : 0);
+        work += (int64_t)spans[s].n * spans[s].kv->n_kv * (spans[s].kv->k_dim + spans[s].kv->v_dim);
     }
+    append_job job = { c->kernels, spans, first_task, k, v, il };
+    lmk_parallel(lmk_threads(), first_task[n_spans], work < 32768 ? first_task[n_spans] : 1, append_tasks, &job);
+    lmk_release(c, mark);
 }
 
 /* ---- from cache to cache ---- */
 
 typedef struct copy_job {
-    const lmk_kv *dst, *src;
-    int64_t n;
+    char *to;
+    const char *from;
+    int64_t bytes;
 } copy_job;
 
 /* Has the whole pages of fresh memory made in one call rather than by a fault each; where that is not possible, they come
@@ -163,40 +150,73 @@ static void touch(char *memory, int64_t bytes)
 #endif
 }
 
-static void copy_segments(void *arg, int64_t begin, int64_t end, int thread)
+static void copy_pieces(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const copy_job *j = arg;
-    for (int64_t i = begin; i < end; i++) {
-        const segment to = nth_segment(j->dst, i), from = nth_segment(j->src, i);
-        touch(to.rows, j->n * to.bytes);
-        memcpy(to.rows, from.rows, (size_t)(j->n * to.bytes));
+    for (int64_t at = begin * COPY_GRAIN; at < end * COPY_GRAIN && at < j->bytes; at += COPY_GRAIN) {
+        const int64_t n = lmk_min(COPY_GRAIN, j->bytes - at);
+        touch(j->to + at, n);
+        memcpy(j->to + at, j->from + at, (size_t)n);
     }
 }
 
 void lmk_kv_copy(const lmk_kv *dst, const lmk_kv *src, int64_t n)
 {
-    copy_job job = { dst, src, n };
-    const int64_t bytes = n * (vector_bytes(dst, dst->k_dim) + vector_bytes(dst, dst->v_dim)) / 2;
-    lmk_parallel(lmk_threads(), n_segments(dst), 1 + COPY_GRAIN / lmk_max(bytes, 1), copy_segments, &job);
-    for (int32_t il = 0; il < dst->n_layer; il++) gather_layer(dst, il, 0, n);
+    for (int keys = 1; keys >= 0; keys--) {
+        const side to = side_of(dst, keys), from = side_of(src, keys);
+        copy_job job = { to.base, from.base, (n + LMK_TILE - 1) / LMK_TILE * to.step };
+        lmk_parallel(lmk_threads(), (job.bytes + COPY_GRAIN - 1) / COPY_GRAIN, 1, copy_pieces, &job);
+    }
 }
 
 /* ---- to and from a file's order ---- */
+
+/* Bytes of a vector exchanged with the file: of an F16 cache the exponent, high bytes, low bytes */
+static void exchange_bytes(char *file, char *block, int64_t n, int save)
+{
+    memcpy(save ? file : block, save ? block : file, (size_t)n);
+}
+
+static void exchange_key(char *file, char *block, int slot, int64_t dim, int save)
+{
+    exchange_bytes(file++, block + slot, 1, save);
+    char *line = block + lmk_key_at(dim, slot, 0);
+    for (int64_t i = 0; i < dim; i += 4, line += 2 * LMK_LINE) {
+        const int64_t n = lmk_min(4, dim - i);
+        exchange_bytes(file + i, line, n, save);
+        exchange_bytes(file + dim + i, line + LMK_LINE, n, save);
+    }
+}
+
+static void exchange_value(char *file, char *block, int slot, int64_t dim, int save)
+{
+    exchange_bytes(file++, block + slot, 1, save);
+    for (int64_t i = 0; i < dim; i += LMK_LANES) {
+        char *line = block + lmk_value_at(slot, i);
+        const int64_t n = lmk_min(LMK_LANES, dim - i);
+        for (int64_t d = 0; d < n; d++)
+            if (save) file[i + d] = line[4 * d], file[dim + i + d] = line[LMK_LINE + 4 * d];
+            else line[4 * d] = file[i + d], line[LMK_LINE + 4 * d] = file[dim + i + d];
+    }
+}
 
 /* Rows [start, start + n) exchanged with `file`: layer by layer (n, n_kv, vector) keys, then values. Runs on the calling
  * thread alone, so that a step that runs meanwhile keeps the pool. */
 static void exchange(const lmk_kv *kv, int64_t start, int64_t n, char *file, int save)
 {
-    for (int64_t first = 0; first < n_segments(kv); first += kv->n_kv) {
-        const segment block = nth_segment(kv, first);
-        const int64_t distance = kv->capacity * block.bytes;
-        for (int64_t i = 0; i < n; i++)
-            for (int32_t h = 0; h < kv->n_kv; h++, file += block.bytes) {
-                char *row = block.rows + h * distance + (start + i) * block.bytes;
-                memcpy(save ? file : row, save ? row : file, (size_t)block.bytes);
-            }
-    }
+    for (int32_t il = 0; il < kv->n_layer; il++)
+        for (int keys = 1; keys >= 0; keys--) {
+            const side s = side_of(kv, keys);
+            const int64_t bytes = lmk_vector_bytes(kv->dtype, s.dim);
+            for (int64_t at = start; at < start + n; at++)
+                for (int32_t h = 0; h < kv->n_kv; h++, file += bytes) {
+                    char *block = block_at(kv, &s, il, h, at);
+                    const int slot = (int)(at % LMK_TILE);
+                    if (kv->dtype != LMK_F16) exchange_bytes(file, block + slot * bytes, bytes, save);
+                    else (keys ? exchange_key : exchange_value)(file, block, slot, s.dim, save);
+                }
+        }
 }
 
 void lmk_kv_read(const lmk_kv *kv, int64_t start, int64_t n, void *rows)
@@ -207,7 +227,6 @@ void lmk_kv_read(const lmk_kv *kv, int64_t start, int64_t n, void *rows)
 void lmk_kv_write(const lmk_kv *kv, int64_t start, int64_t n, const void *rows)
 {
     exchange(kv, start, n, (char *)(uintptr_t)rows, 0);
-    for (int32_t il = 0; il < kv->n_layer; il++) gather_layer(kv, il, start, n);
 }
 
 /* ---- memory ---- */
@@ -215,10 +234,11 @@ void lmk_kv_write(const lmk_kv *kv, int64_t start, int64_t n, const void *rows)
 void lmk_kv_trim(const lmk_kv *kv, int64_t n_tokens)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    for (int64_t i = 0; i < n_segments(kv); i++) {
-        const segment s = nth_segment(kv, i);
-        const uintptr_t first = ((uintptr_t)(s.rows + n_tokens * s.bytes) + page - 1) / page * page;
-        const uintptr_t end = (uintptr_t)(s.rows + kv->capacity * s.bytes) / page * page;
+    for (int keys = 1; keys >= 0; keys--) {
+        const side s = side_of(kv, keys);
+        const char *unused = s.base + (n_tokens + LMK_TILE - 1) / LMK_TILE * s.step;
+        const char *behind = s.base + (kv->capacity + LMK_TILE - 1) / LMK_TILE * s.step;
+        const uintptr_t first = ((uintptr_t)unused + page - 1) / page * page, end = (uintptr_t)behind / page * page;
         if (first < end) (void)madvise((void *)first, end - first, MADV_DONTNEED);
     }
 }

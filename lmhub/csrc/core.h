@@ -41,14 +41,16 @@ typedef struct lmk_q8_block {      /* 32 activations of one row */
     float sum;                     /* scale times the sum of q: what a block's minimum is multiplied by */
 } lmk_q8_block;
 
-#define LMK_ATTEND_SUB 16          /* pairs that attend() multiplies at once, */
-#define LMK_ATTEND_BATCH 128       /* and takes through a tile's keys before its values, so that either stay in L1 */
+#define LMK_STRETCH 128            /* positions that share a softmax, anchored at position 0: two tiles */
+#define LMK_PART 1024              /* and those that are summed up apart, so that threads can share a sequence */
+#define LMK_MAX_KEY 1024            /* dimensions of a key whose integer products fit 32 bits; kv.py refuses more */
+#define LMK_ATTEND_PAIRS 32        /* pairs that attend() multiplies at once, at most */
 
 /* Query rows of one sequence, one after the other, and the query heads that share one kv head of an f16 or q8_0 cache. A
  * pair is a row and a head: pair p is row p / heads and head p % heads. */
 typedef struct lmk_attend_task {
-    const char *k, *v;             /* the kv head's keys and values, from position 0 on */
-    int64_t k_bytes, v_bytes;      /* of one vector */
+    const char *k, *v;             /* the kv head's blocks in tile 0 (blocks.h) */
+    int64_t k_step, v_step;        /* bytes from a tile's to the next one's */
     int32_t dtype, k_dim, v_dim;
     int32_t heads, n_rows;
     const float *q;                /* of pair 0; k_dim floats per head, rows q_step floats apart */
@@ -56,6 +58,8 @@ typedef struct lmk_attend_task {
     int64_t q_step, y_step;
     int64_t position, window;      /* of row 0; 0 = no window */
     float scale;
+    int64_t first_part, end_part;  /* those of the cache that count; the rows see nothing of others */
+    float *parts;                  /* NULL, or where their sums go, or are, lmk_attend_sums() floats each */
     void *scratch;                 /* lmk_attend_scratch() bytes, 64-byte aligned */
 } lmk_attend_task;
 
@@ -64,7 +68,6 @@ typedef struct lmk_kernels {
 
     /* dst (n) = the float values of n elements at src; n is a whole number of blocks. 0, or -1 for an unknown type. */
     int (*dequant)(int32_t type, const void *src, float *dst, int64_t n);
-    void (*to_f16)(uint16_t *y, const float *x, int64_t n);     /* nearest, ties to even */
     void (*to_q8_0)(uint8_t *y, const float *x, int64_t n);     /* blocks of a file: F16 scale, 32 int8; n: a multiple */
 
     /* y[j][i] = w[i] · x[j] for n_w rows of w (k each, ldw apart) and n_x rows of x */
@@ -119,7 +122,13 @@ typedef struct lmk_kernels {
     /* acc[i] (dim) = acc[i] * factor[i] + sum over j in [lo, hi) of p[i][j] v[j] */
     void (*mix)(float *const *acc, const float *factor, const float *const *p, int n, const float *v, int64_t ldv, int lo,
                 int hi, int64_t dim);
-    void (*attend)(const lmk_attend_task *t);                   /* see attend_float.h */
+
+    /* One vector (dim) into the slot of an F16 cache's block */
+    void (*lay_key)(char *block, int slot, const float *x, int64_t dim);
+    void (*lay_value)(char *block, int slot, const float *x, int64_t dim);
+    /* See attend_float.h. y, or the sums of some parts; attend_join: y, of the sums of all parts. */
+    void (*attend)(const lmk_attend_task *t);
+    void (*attend_join)(const lmk_attend_task *t);
 } lmk_kernels;
 
 /* level_*.c */
@@ -169,9 +178,11 @@ void lmk_time_ops(lmk_api *api);
 /* pool.c: as many threads as `width`, the caller included. Ops that need scratch per thread read lmk_threads() once. */
 void lmk_parallel(int width, int64_t n, int64_t grain, lmk_range_fn fn, void *arg);
 
-/* cache.c: vectors of one kv head in layer `il`, from a position on */
+/* cache.c: the blocks of a layer's kv head in the tile from `position` on, and bytes from there to the next tile's */
 const char *lmk_keys(const lmk_kv *kv, int32_t il, int32_t head, int64_t position);
 const char *lmk_values(const lmk_kv *kv, int32_t il, int32_t head, int64_t position);
+int64_t lmk_keys_step(const lmk_kv *kv);
+int64_t lmk_values_step(const lmk_kv *kv);
 
 /* linear.c, experts.c, rows.c, cache.c, attend.c: the ops behind the public table; lmk.h says what they do */
 int lmk_get_rows(lmk_ctx *c, float *y, const lmk_weight *w, const int32_t *ids, int64_t n);

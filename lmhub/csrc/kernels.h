@@ -3,8 +3,8 @@
  * Knows nothing of threads, contexts or weights' types. One source is what makes the levels agree bit for bit: they can
  * differ only in simd_*.h, whose calls are exact. Sums: see core.h. The tail of a sum is padded with zero lanes.
  *
- * Defines every member of lmk_kernels but `isa`, `dot_q8`, `dot_packed`, `split`, `dot_halves`, `attend` and the optional ones. Wants DEQUANT_ROW and one of
- * simd_*.h before it.
+ * Defines every member of lmk_kernels but `isa`, `dot_q8`, `dot_packed`, `split`, `dot_halves`, `attend`, those of planes.h and
+ * the optional ones. Wants DEQUANT_ROW and one of simd_*.h before it.
  */
 
 #define LANES LMK_LANES
@@ -24,17 +24,6 @@ static void from_f16(float *y, const uint16_t *x, int64_t n)
         uint16_t t[LANES] = {0};
         for (int64_t j = i; j < n; j++) t[j - i] = x[j];
         v_store_part(y + i, v_load_f16(t), (int)(n - i));
-    }
-}
-
-static void to_f16(uint16_t *y, const float *x, int64_t n)
-{
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) v_store_f16(y + i, v_load(x + i));
-    if (i < n) {
-        uint16_t t[LANES];
-        v_store_f16(t, v_load_part(x + i, (int)(n - i), 0.0f));
-        for (int64_t j = i; j < n; j++) y[j] = t[j - i];
     }
 }
 
@@ -381,9 +370,10 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
 
 #define KERNELS(level, ...)                                                                                            \
     {                                                                                                                \
-        .isa = level, .dequant = dequant, .to_f16 = to_f16, .to_q8_0 = to_q8_0, .dot_f32 = dot_f32,                  \
+        .isa = level, .dequant = dequant, .to_q8_0 = to_q8_0, .dot_f32 = dot_f32,                  \
         .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .dot_packed = dot_packed, .rms_norm = rms_norm,                \
         .silu_mul = silu_mul, .gelu_mul = gelu_mul, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
         .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least, .softmax_tile = softmax_tile,        \
-        .mix = mix, .split = split, .dot_halves = dot_halves, __VA_ARGS__                                            \
+        .mix = mix, .split = split, .dot_halves = dot_halves, .lay_key = lay_key, .lay_value = lay_value,            \
+        .attend_join = attend_join, __VA_ARGS__                                                                      \
     }

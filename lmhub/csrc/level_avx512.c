@@ -12,13 +12,17 @@
 
 #include "simd_avx512.h"
 #include "kernels.h"
+#include "planes.h"
 #include "attend_float.h"
 
+#define ATTEND_BYTES
+#define ATTEND_PAIRS 4
 #define LAYOUT(name) name##_rows
 #include "attend_rows.h"
 #include "attend.h"
 
 #undef LAYOUT
+#define ATTEND_TILES 16            /* pairs from which on tiles pay */
 #define LAYOUT(name) name##_tiles
 #include "attend_tiles.h"
 #include "attend.h"
@@ -98,10 +102,10 @@ static float split_tiles(uint16_t *tiles, const float *x, int64_t k)
     return unit;
 }
 
-/* Tiles are for many rows: what few rows would pay for laying out keys and values is more than they gain. */
+/* Tiles are for many rows: they take as long for few. */
 static void attend_amx(const lmk_attend_task *t)
 {
-    if ((int64_t)t->n_rows * t->heads < LMK_ATTEND_SUB) {
+    if ((int64_t)t->n_rows * t->heads < ATTEND_TILES) {
         attend_rows(t);
         return;
     }

@@ -16,8 +16,10 @@
 
 #include "simd_neon.h"
 #include "kernels.h"
+#include "planes.h"
 #include "attend_float.h"
 
+#define ATTEND_PAIRS 2
 #define LAYOUT(name) name##_rows
 #include "attend_rows.h"
 #include "attend.h"

@@ -8,8 +8,10 @@
 
 #include "simd_ref.h"
 #include "kernels.h"
+#include "planes.h"
 #include "attend_float.h"
 
+#define ATTEND_PAIRS 2
 #define LAYOUT(name) name##_rows
 #include "attend_rows.h"
 #include "attend.h"

@@ -46,7 +46,11 @@ int64_t lmk_type_bytes(int32_t type);
 int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert);  /* 0: type is not packed */
 int lmk_pack(const lmk_weight *w, void *dst);      /* w->data -> dst (64-byte aligned, lmk_packed_bytes long) */
 
-/* caches: rows [start, start + n), within the capacity, moved as they are. No call checks anything. */
+/* caches: bytes of one layer's and kv head's keys, or values, of `dim` elements, and of one vector of it in a file */
+int64_t lmk_kv_bytes(int32_t dtype, int64_t dim, int keys, int64_t capacity);
+int64_t lmk_kv_row_bytes(int32_t dtype, int64_t dim);
+
+/* Rows [start, start + n), within the capacity, moved as they are. No call checks anything. */
 void lmk_kv_copy(const lmk_kv *dst, const lmk_kv *src, int64_t n);  /* rows [0, n); equal geometry and dtype, any capacity */
 void lmk_kv_read(const lmk_kv *kv, int64_t start, int64_t n, void *rows);  /* per layer: keys (n, n_kv, vector), values */
 void lmk_kv_write(const lmk_kv *kv, int64_t start, int64_t n, const void *rows);

@@ -5,7 +5,7 @@
  * stored, each once), and operations of the dot products, a multiplication and its addition being two. While it is off,
  * nothing of this runs. One tally for the process, by op and shape of the weight.
  */
-#include "core.h"
+#include "blocks.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -95,7 +95,7 @@ static int64_t rows_of(const lmk_span *spans, int32_t n_spans)
 
 static double row_bytes(const lmk_kv *kv)
 {
-    return kv->n_kv * stored_bytes(kv->dtype, (double)kv->k_dim + kv->v_dim);
+    return (double)kv->n_kv * (double)(lmk_vector_bytes(kv->dtype, kv->k_dim) + lmk_vector_bytes(kv->dtype, kv->v_dim));
 }
 
 /* Positions that the rows of a span see, counted once for each row. */

@@ -104,6 +104,11 @@ static inline i16x i_load_i8(const int8_t *p)
     return (i16x){ _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)),
                    _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))) };
 }
+static inline v16 v_power(v16 p, v16 n, i16x bits)
+{
+    (void)n;
+    return i_float(i_add(v_bits(p), i_exponent(bits)));
+}
 static inline i16x i_left(i16x a, int n)
 {
     return (i16x){ _mm256_sll_epi32(a.lo, _mm_cvtsi32_si128(n)), _mm256_sll_epi32(a.hi, _mm_cvtsi32_si128(n)) };
@@ -116,6 +121,7 @@ static inline v16 i_to_float(i16x a) { return (v16){ _mm256_cvtepi32_ps(a.lo), _
 
 #define EACH_HALF(op, a, n) ((i16x){ op((a).lo, n), op((a).hi, n) })
 #define i_shl(a, n) EACH_HALF(_mm256_slli_epi32, a, n)
+#define i_sar(a, n) EACH_HALF(_mm256_srai_epi32, a, n)
 static inline i16x i_or(i16x a, i16x b) { return BOTH(i16x, _mm256_or_si256, a, b); }
 static inline i16x i_load(const int32_t *p)
 {
@@ -142,22 +148,6 @@ static inline i16x i_dot(i16x sum, i16x a, i16x b)
 {
     return i_add(sum, BOTH(i16x, _mm256_madd_epi16, a, b));
 }
-static inline void i_sum_4(int32_t *y, const i16x *a, int64_t step)
-{
-    __m256i s[4];
-    for (int i = 0; i < 4; i++) s[i] = _mm256_add_epi32(a[i * step].lo, a[i * step].hi);
-    __m256i t = _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
-    _mm_storeu_si128((__m128i *)y, _mm_add_epi32(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1)));
-}
-
-static inline int h_top(const uint16_t *p, int64_t n)      /* n: a multiple of 32 */
-{
-    __m256i top = _mm256_setzero_si256();
-    for (int64_t i = 0; i < n; i += 16)
-        top = _mm256_max_epu16(top, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(p + i)), _mm256_set1_epi16(0x7fff)));
-    __m128i m = _mm_max_epu16(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
-    return 0xffff - _mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(m, _mm_set1_epi16(-1))), 0);
-}
 
 static inline v16 v_load_f16(const uint16_t *p)
 {
@@ -174,7 +164,6 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 #define EXPANDS                                     /* expand.h pays */
 #define BLOCK_W 3
 #define BLOCK_X 2
-#define ATTEND_SUMS 1                              /* of 4 keys each, that attend_rows.h has in work at once */
 #define H_ROWS 2                                    /* halves.h: rows of x and groups of weights in registers, */
 #define H_GROUPS 1
 #define H_DIRECT 2                                  /* and rows of x straight from packed weights */

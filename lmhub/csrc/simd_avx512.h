@@ -60,11 +60,13 @@ static inline void i_store_i8(int8_t *p, i16x a) { _mm_storeu_si128((__m128i *)p
 
 static inline i16x i_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 static inline i16x i_load_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+static inline v16 v_power(v16 p, v16 n, i16x bits) { (void)bits; return _mm512_scalef_ps(p, n); }
 static inline i16x i_left(i16x a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
 static inline i16x i_right(i16x a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 static inline v16 i_to_float(i16x a) { return _mm512_cvtepi32_ps(a); }
 
 #define i_shl(a, n) _mm512_slli_epi32(a, n)
+#define i_sar(a, n) _mm512_srai_epi32(a, n)
 static inline i16x i_or(i16x a, i16x b) { return _mm512_or_si512(a, b); }
 static inline i16x i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 static inline void i_store(int32_t *p, i16x a) { _mm512_storeu_si512(p, a); }
@@ -80,16 +82,6 @@ static inline i16x w_sub(i16x a, i16x b) { return _mm512_sub_epi16(a, b); }
 #define w_shr(a, n) _mm512_srli_epi16(a, n)
 #define w_sar(a, n) _mm512_srai_epi16(a, n)
 static inline i16x i_dot(i16x sum, i16x a, i16x b) { return _mm512_dpwssd_epi32(sum, a, b); }
-
-static inline int h_top(const uint16_t *p, int64_t n)      /* n: a multiple of 32 */
-{
-    __m512i top = _mm512_setzero_si512();
-    for (int64_t i = 0; i < n; i += 32)
-        top = _mm512_max_epu16(top, _mm512_and_si512(_mm512_loadu_si512(p + i), _mm512_set1_epi16(0x7fff)));
-    __m256i m8 = _mm256_max_epu16(_mm512_castsi512_si256(top), _mm512_extracti64x4_epi64(top, 1));
-    __m128i m4 = _mm_max_epu16(_mm256_castsi256_si128(m8), _mm256_extracti128_si256(m8, 1));
-    return 0xffff - _mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(m4, _mm_set1_epi16(-1))), 0);
-}
 
 static inline v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void v_store_f16(uint16_t *p, v16 a)
@@ -120,42 +112,9 @@ static inline void v_sum_4x4(float *const *y, int64_t i0, v16 acc[4][4])
     _mm_storeu_ps(y[3] + i0, _mm512_extractf32x4_ps(s, 3));
 }
 
-/* y[i] = the sum of the lanes of a[i * step], i < 4 */
-static inline void i_sum_4(int32_t *y, const i16x *a, int64_t step)
-{
-    __m256i s[4];
-    for (int i = 0; i < 4; i++)
-        s[i] = _mm256_add_epi32(_mm512_castsi512_si256(a[i * step]), _mm512_extracti64x4_epi64(a[i * step], 1));
-    __m256i t = _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
-    _mm_storeu_si128((__m128i *)y, _mm_add_epi32(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1)));
-}
-
-/* y[b][a] = the sum of acc[a][b]'s lanes: as v_sum_4x4 */
-#define I_SUM_4X4
-static inline void i_sum_4x4(int32_t *const *y, i16x acc[4][4])
-{
-    i16x s8[8], s4[4], s2[2];
-    for (int i = 0; i < 8; i++) {
-        i16x p = acc[i / 2][i % 2 * 2], q = acc[i / 2][i % 2 * 2 + 1];
-        s8[i] = i_add(_mm512_shuffle_i32x4(p, q, 0x44), _mm512_shuffle_i32x4(p, q, 0xee));
-    }
-    for (int i = 0; i < 4; i++)
-        s4[i] = i_add(_mm512_shuffle_i32x4(s8[2 * i], s8[2 * i + 1], 0x88),
-                      _mm512_shuffle_i32x4(s8[2 * i], s8[2 * i + 1], 0xdd));
-    for (int i = 0; i < 2; i++)
-        s2[i] = i_add(_mm512_unpacklo_epi64(s4[2 * i], s4[2 * i + 1]), _mm512_unpackhi_epi64(s4[2 * i], s4[2 * i + 1]));
-    v16 p = i_float(s2[0]), q = i_float(s2[1]);
-    i16x s = i_add(v_bits(_mm512_shuffle_ps(p, q, 0x88)), v_bits(_mm512_shuffle_ps(p, q, 0xdd)));
-    _mm_storeu_si128((__m128i *)y[0], _mm512_extracti32x4_epi32(s, 0));
-    _mm_storeu_si128((__m128i *)y[1], _mm512_extracti32x4_epi32(s, 1));
-    _mm_storeu_si128((__m128i *)y[2], _mm512_extracti32x4_epi32(s, 2));
-    _mm_storeu_si128((__m128i *)y[3], _mm512_extracti32x4_epi32(s, 3));
-}
-
 #define EXPANDS                                     /* expand.h pays */
 #define BLOCK_W 4
 #define BLOCK_X 4
-#define ATTEND_SUMS 4
 #define H_ROWS 6                                    /* halves.h: rows of x and groups of weights in registers, */
 #define H_GROUPS 2
 #define H_DIRECT 4                                  /* and rows of x straight from packed weights */

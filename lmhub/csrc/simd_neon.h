@@ -77,6 +77,12 @@ static inline i16x i_right(i16x a, int n)
     return a;
 }
 #define i_shl(a, n) i_left(a, n)
+#define i_sar(a, n) i_left(a, -(n))
+static inline v16 v_power(v16 p, v16 n, i16x bits)
+{
+    (void)n;
+    return i_float(i_add(v_bits(p), i_exponent(bits)));
+}
 
 static inline int32_t i_top(i16x a)
 {
@@ -134,18 +140,6 @@ static inline i16x i_dot(i16x sum, i16x a, i16x b)
     }
     return sum;
 }
-static inline void i_sum_4(int32_t *y, const i16x *a, int64_t step)
-{
-    for (int i = 0; i < 4; i++) y[i] = i_sum(a[i * step]);
-}
-
-static inline int h_top(const uint16_t *p, int64_t n)      /* n: a multiple of 32 */
-{
-    uint16x8_t top = vdupq_n_u16(0);
-    for (int64_t i = 0; i < n; i += 8) top = vmaxq_u16(top, vandq_u16(vld1q_u16(p + i), vdupq_n_u16(0x7fff)));
-    return vmaxvq_u16(top);
-}
-
 static inline v16 v_load_f16(const uint16_t *p)
 {
     v16 r;
@@ -160,7 +154,6 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 #define EXPANDS                                     /* expand.h pays */
 #define BLOCK_W 2
 #define BLOCK_X 2
-#define ATTEND_SUMS 1                              /* of 4 keys each, that attend_rows.h has in work at once */
 #define H_ROWS 2                                    /* halves.h: rows of x and groups of weights in registers, */
 #define H_GROUPS 1
 #define H_DIRECT 1                                  /* and rows of x straight from packed weights */

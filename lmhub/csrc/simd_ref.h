@@ -55,6 +55,7 @@ static inline i16x i_load(const int32_t *p) { i16x r; memcpy(&r, p, sizeof r); r
 static inline void i_store(int32_t *p, i16x a) { memcpy(p, &a, sizeof a); }
 static inline i16x i_shift(i16x a, int n) { EACH a.u[i] = n < 0 ? a.u[i] >> -n : a.u[i] << n; return a; }
 #define i_shl(a, n) i_shift(a, n)                  /* by a literal number of bits */
+static inline i16x i_sar(i16x a, int n) { EACH a.u[i] = (uint32_t)((int32_t)a.u[i] >> n); return a; }
 
 /* The same 16 lanes as twice as many of 16 bits; w_join: the low halves of a in the even ones, of b in the odd ones */
 static inline i16x w_lanes(i16x a, i16x b, int op, int n)
@@ -80,10 +81,6 @@ static inline i16x i_dot(i16x sum, i16x a, i16x b)  /* sum += the products of ea
 {
     EACH sum.u[i] += (uint32_t)((int16_t)a.u[i] * (int16_t)b.u[i]) + (uint32_t)((int16_t)(a.u[i] >> 16) * (int16_t)(b.u[i] >> 16));
     return sum;
-}
-static inline void i_sum_4(int32_t *y, const i16x *a, int64_t step)
-{
-    for (int i = 0; i < 4; i++) y[i] = i_sum(a[i * step]);
 }
 
 static inline float half_to_float(uint16_t h)
@@ -121,26 +118,23 @@ static inline uint16_t float_to_half(float f)
     return (uint16_t)(sign | (rest - (112u << 23)) >> 13);
 }
 
+/* p 2^n, both normal, for an integer n; in bits the low ones are n's */
+static inline v16 v_power(v16 p, v16 n, i16x bits)
+{
+    (void)n;
+    return i_float(i_add(v_bits(p), i_exponent(bits)));
+}
 static inline i16x i_left(i16x a, int n) { EACH a.u[i] <<= n; return a; }
 static inline i16x i_right(i16x a, int n) { EACH a.u[i] >>= n; return a; }
 static inline i16x i_load_u8(const uint8_t *p) { i16x r; EACH r.u[i] = p[i]; return r; }
 static inline i16x i_load_i8(const int8_t *p) { i16x r; EACH r.u[i] = (uint32_t)p[i]; return r; }
 static inline v16 i_to_float(i16x a) { v16 r; EACH r.f[i] = (float)(int32_t)a.u[i]; return r; }
 
-static inline int h_top(const uint16_t *p, int64_t n)     /* the largest of n halves without their signs, as bits */
-{
-    int top = 0;
-    for (int64_t i = 0; i < n; i++)
-        if ((p[i] & 0x7fff) > top) top = p[i] & 0x7fff;
-    return top;
-}
-
 static inline v16 v_load_f16(const uint16_t *p) { v16 r; EACH r.f[i] = half_to_float(p[i]); return r; }
 static inline void v_store_f16(uint16_t *p, v16 a) { EACH p[i] = float_to_half(a.f[i]); }
 
 #define BLOCK_W 1                                   /* register block of dot_f32: rows of w, rows of x */
 #define BLOCK_X 1
-#define ATTEND_SUMS 1
 #define H_ROWS 1                                    /* halves.h: rows of x and groups of weights in registers, */
 #define H_GROUPS 1
 #define H_DIRECT 1                                  /* and rows of x straight from packed weights */

@@ -43,9 +43,9 @@ typedef struct lmk_weight {        /* n_expert matrices of (rows, cols); a plain
 } lmk_weight;
 
 typedef struct lmk_kv {            /* the KV cache of one sequence over n_layer attention layers of one geometry */
-    void *k;                       /* (n_layer, n_kv, capacity, k_dim); only the ops know how a dtype lies in memory */
-    void *v;                       /* (n_layer, n_kv, capacity, v_dim) */
-    int32_t dtype;                 /* GGML type id: 0 = F32, 1 = F16, 8 = Q8_0 (dims: multiples of 32) */
+    void *k;                       /* keys of n_layer layers and n_kv heads; only the ops know how they lie in memory */
+    void *v;                       /* values, likewise */
+    int32_t dtype;                 /* GGML type id: 0 = F32, 1 = F16 (or 16 bits), 8 = Q8_0 (dims: multiples of 32) */
     int32_t n_layer, n_kv, k_dim, v_dim;
     int64_t capacity;              /* positions */
 } lmk_kv;

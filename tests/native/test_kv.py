@@ -14,12 +14,16 @@ from lmhub.kv import KVGroups, KVState
 from lmhub.native import ffi
 
 
+def fill(state: KVState, seed: int = 1) -> None:
+    """Random bytes in all of its memory."""
+    memory = np.frombuffer(state.memory, np.uint8)
+    memory[:] = np.random.default_rng(seed).integers(0, 256, memory.shape, np.uint8)
+
+
 def filled(capacity: int = 10, n_tokens: int = 6, dtype: str = "f16", n_kv: int = 2) -> KVState:
     """Random bytes in every row, those behind `n_tokens` too."""
     state = KVState(3, n_kv, 32, 64, capacity, dtype)
-    rng = np.random.default_rng(1)
-    for part in (state.k, state.v):
-        part.view(np.uint8)[:] = rng.integers(0, 256, part.view(np.uint8).shape, np.uint8)
+    fill(state)
     state.n_tokens = n_tokens
     return state
 
@@ -28,7 +32,7 @@ def groups(capacity: int = 10, n_tokens: int = 0) -> KVGroups:
     """Three layers of one geometry and one of another, with random bytes."""
     state = KVGroups([filled(capacity), KVState(1, 1, 96, 32, capacity)])
     for group in state.groups:
-        group.v.view(np.uint8)[:] = np.random.default_rng(2).integers(0, 256, group.v.view(np.uint8).shape, np.uint8)
+        fill(group, 2)
     state.n_tokens = n_tokens
     return state
 
@@ -42,21 +46,25 @@ def resident() -> int:
 
 
 def test_sizes_are_arithmetic() -> None:
-    state = KVState(3, 2, 4, 6, 10, "f16")
-    assert state.nbytes == KVState.nbytes_for(3, 2, 4, 6, 10, "f16") == 3 * 2 * 10 * (4 + 6) * 2
-    assert KVState.nbytes_for(3, 2, 4, 6, 10, "f32") == 2 * state.nbytes
+    """Memory is for whole tiles of 64 positions; f16: four dimensions of a key and 16 columns of values at a time."""
+    state = KVState(3, 2, 6, 20, 10, "f16")
+    assert state.nbytes == KVState.nbytes_for(3, 2, 6, 20, 64, "f16") == 3 * 2 * 64 * ((1 + 2 * 8) + (1 + 2 * 32))
+    assert KVState.nbytes_for(3, 2, 6, 20, 65, "f16") == 2 * state.nbytes
+    assert state.row_nbytes == 3 * 2 * ((1 + 2 * 6) + (1 + 2 * 20))
+    assert KVState.nbytes_for(3, 2, 4, 6, 10, "f32") == 3 * 2 * 64 * (4 + 6) * 4
     assert (state.n_tokens, state.capacity) == (0, 10)
-    assert KVState(3, 2, 64, 32, 10, "q8_0").nbytes == 3 * 2 * 10 * (64 + 32) // 32 * 34
+    q8_0 = KVState(3, 2, 64, 32, 128, "q8_0")
+    assert q8_0.nbytes == 128 * q8_0.row_nbytes == 3 * 2 * 128 * (64 + 32) // 32 * 34
     c = state.c
-    assert (c.n_layer, c.n_kv, c.k_dim, c.v_dim, c.capacity, c.dtype) == (3, 2, 4, 6, 10, 1)
+    assert (c.n_layer, c.n_kv, c.k_dim, c.v_dim, c.capacity, c.dtype) == (3, 2, 6, 20, 10, 1)
 
 
 def test_a_large_cache_commits_only_what_is_touched() -> None:
     before = resident()
     state = KVState(16, 8, 128, 128, 1 << 14, "f16")
-    state.k[3, 2, 100] = 1.0
-    assert state.nbytes == 1 << 30
-    assert resident() - before < 1 << 26
+    state.write_rows(np.ones(70 * state.row_nbytes, np.uint8))
+    assert state.nbytes == (1 << 14) * state.row_nbytes
+    assert resident() - before < 128 * state.row_nbytes + (1 << 24)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32", "q8_0"])
@@ -65,27 +73,23 @@ def test_a_prefix_is_copied_and_only_that(n: int, dtype: str) -> None:
     source, target = filled(dtype=dtype), KVState(3, 2, 32, 64, 8, dtype)
     assert target.copy_prefix(source, n)
     assert target.n_tokens == n
-    for mine, theirs in ((target.k, source.k), (target.v, source.v)):
-        assert mine[:, :, :n].tobytes() == theirs[:, :, :n].tobytes()
-        assert not mine[:, :, n:].copy().view(np.uint8).any()
+    assert target.read_rows(0, n).tobytes() == source.read_rows(0, n).tobytes()
 
 
 def test_a_large_prefix_is_copied_by_all_threads() -> None:
     source, target = KVState(2, 3, 128, 96, 5000), KVState(2, 3, 128, 96, 4500)
-    rng = np.random.default_rng(1)
-    for part in (source.k, source.v):
-        part.view(np.uint8)[:] = rng.integers(0, 256, part.view(np.uint8).shape, np.uint8)
+    fill(source)
     source.n_tokens = 5000
     assert target.copy_prefix(source, 4097)
-    for mine, theirs in ((target.k, source.k), (target.v, source.v)):
-        assert mine[:, :, :4097].tobytes() == theirs[:, :, :4097].tobytes()
-        assert not mine[:, :, 4097:].any()
+    assert target.read_rows(0, 4097).tobytes() == source.read_rows(0, 4097).tobytes()
+    target.n_tokens = 4500
+    assert not target.read_rows(4160, 4500).any()  # the next tile of 64 on
 
 
 def test_a_prefix_of_itself_is_what_remains() -> None:
     state = filled(n_tokens=6)
-    before = state.k.tobytes()
-    assert state.copy_prefix(state, 4) and state.n_tokens == 4 and state.k.tobytes() == before
+    before = bytes(state.memory)
+    assert state.copy_prefix(state, 4) and state.n_tokens == 4 and bytes(state.memory) == before
 
 
 @pytest.mark.parametrize(
@@ -129,18 +133,17 @@ def test_rows_leave_in_the_order_of_a_file_and_come_back(dtype: str) -> None:
     source, target = filled(dtype=dtype), KVState(3, 2, 32, 64, 7, dtype)
     rows = source.read_rows(1, 5)
     assert rows.dtype == np.uint8 and rows.shape == (4 * source.row_nbytes,)
-    want = b"".join(
-        part[layer, :, 1:5].swapaxes(0, 1).tobytes()  # (position, kv head, dim)
-        for layer in range(3)
-        for part in (source.k, source.v)
-    )
-    assert rows.tobytes() == want
+    blocks, at, everything = [], 0, source.read_rows(0, 6)
+    keys = {"f16": 1 + 2 * 32, "f32": 4 * 32, "q8_0": 34}[dtype]
+    for width in 3 * (2 * keys, source.row_nbytes // 3 - 2 * keys):  # of a layer's keys, and its values
+        blocks.append(everything[at : at + 6 * width].reshape(6, width))
+        at += 6 * width
+    assert rows.tobytes() == b"".join(block[1:5].tobytes() for block in blocks)
     target.write_rows(source.read_rows(0, 1))
     target.write_rows(np.frombuffer(rows.tobytes(), np.uint8))  # of a file: not writable
     target.write_rows(source.read_rows(3, 3))
     assert target.n_tokens == 5
     assert target.read_rows(0, 5).tobytes() == source.read_rows(0, 5).tobytes()
-    assert target.k[:, :, :5].tobytes() == source.k[:, :, :5].tobytes()
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 7), (-1, 3), (4, 3), (7, 7)])
@@ -151,18 +154,18 @@ def test_rows_that_are_not_there_are_not_read(start: int, stop: int) -> None:
 
 def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
     rows, state = filled(n_tokens=6).read_rows(0, 6), filled(n_tokens=5)
-    before = state.k.tobytes()
+    before = bytes(state.memory)
     with pytest.raises(KernelError, match="6 rows do not fit behind 5 in a cache of 10; use a larger context"):
         state.write_rows(rows)
     for wrong in (rows[:-1], rows.view(np.uint16), rows[::2]):
         with pytest.raises(KernelError, match=f"{wrong.nbytes} bytes are not rows of {state.row_nbytes}"):
             state.write_rows(wrong)
-    assert state.n_tokens == 5 and state.k.tobytes() == before
+    assert state.n_tokens == 5 and bytes(state.memory) == before
 
 
 def test_the_layout_tells_all_that_rows_depend_on() -> None:
     base = KVState(3, 2, 64, 64, 10)
-    assert json.loads(base.layout)["dtype"] == "f16" and base.row_nbytes == 3 * 2 * 128 * 2
+    assert json.loads(base.layout)["dtype"] == "f16" and base.row_nbytes == 3 * 2 * 2 * (1 + 64 * 2)
     assert KVState(3, 2, 64, 64, 99).layout == base.layout  # but not on the capacity
     others = [
         KVState(2, 2, 64, 64, 10),
@@ -175,7 +178,7 @@ def test_the_layout_tells_all_that_rows_depend_on() -> None:
 
 def test_trimming_frees_pages_and_keeps_rows() -> None:
     source = KVState(4, 4, 64, 64, 20_000)
-    source.k[:], source.v[:] = 1.0, 2.0
+    fill(source)
     source.n_tokens = source.capacity
     source.truncate(1001)
     head = source.read_rows(0, 1001)
