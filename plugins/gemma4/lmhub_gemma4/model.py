@@ -129,8 +129,9 @@ def load(file: GGUFFile, options: LoadOptions) -> RaggedModel:
     geometry, weights = hp.geometry(options), Weights(file, options.progress, options.borrow)
     m, layers = fill_model(hp, Keys(file), weights)
     weights.finish(skipped(hp))
-    sizes = {"n_vocab": hp.n_vocab, "n_ctx_train": hp.n_ctx_train}
-    return RaggedModel(ffi, lib.gemma_forward, m, geometry, keep=(layers, weights), **sizes)
+    return RaggedModel(
+        ffi, lib.gemma_forward, m, geometry, n_vocab=hp.n_vocab, n_ctx_train=hp.n_ctx_train, keep=(layers, weights)
+    )
 
 
 def plan(file: GGUFFile, options: LoadOptions) -> MemoryPlan:

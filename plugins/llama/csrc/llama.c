@@ -4,7 +4,6 @@
  * of many. Everything numeric is an op of the core's table; see lmk.h for shapes.
  */
 #include <math.h>
-#include <string.h>
 
 #include "lmk.h"
 #include "llama.h"
@@ -18,13 +17,6 @@ typedef struct step {
     float *q, *k, *v, *o;                       /* (n, H hd), (n, KV hd), (n, KV vd), (n, H vd) */
     float *cs;                                  /* (n, n_pairs, 2) cos and sin of each row's position */
 } step;
-
-static float *floats(lmk_ctx *c, int64_t count) { return lmk->alloc(c, (size_t)count * sizeof(float)); }
-
-static int no_memory(int64_t n)
-{
-    return lmk->fail("There is no memory left for a step of %lld rows; lower the batch size.", (long long)n);
-}
 
 static void add_bias(step *s, float *y, const float *bias, int64_t rows)
 {
@@ -69,8 +61,8 @@ static int dense(const llama_model *m, const llama_layer *l, step *s)
 {
     lmk_ctx *c = s->c;
     const int64_t n = s->n, ff = l->ffn_down.cols;
-    float *gate = floats(c, n * ff), *up = floats(c, n * ff);
-    if (!gate || !up) return no_memory(n);
+    float *gate = lmk_floats(c, n * ff), *up = lmk_floats(c, n * ff);
+    if (!gate || !up) return lmk_no_memory(n);
     float *const y[] = { gate, up };
     const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
     if (lmk->linear_many(c, y, w, 2, s->h, n)) return -1;
@@ -87,10 +79,10 @@ static int experts(const llama_model *m, const llama_layer *l, step *s)
     const int64_t n = s->n, E = l->ffn_gate_inp.rows, ff = l->ffn_down.cols, slots = n * m->n_expert_used;
     lmk_route r = { .n = n, .k = m->n_expert_used };
     r.expert = lmk->alloc(c, (size_t)slots * sizeof(int32_t));
-    r.weight = floats(c, slots);
-    float *router = floats(c, n * E), *gate = floats(c, slots * ff), *up = floats(c, slots * ff);
-    float *y = floats(c, slots * m->n_embd);
-    if (!r.expert || !r.weight || !router || !gate || !up || !y) return no_memory(n);
+    r.weight = lmk_floats(c, slots);
+    float *router = lmk_floats(c, n * E), *gate = lmk_floats(c, slots * ff), *up = lmk_floats(c, slots * ff);
+    float *y = lmk_floats(c, slots * m->n_embd);
+    if (!r.expert || !r.weight || !router || !gate || !up || !y) return lmk_no_memory(n);
 
     if (lmk->linear(c, router, &l->ffn_gate_inp, s->h, n)) return -1;
     if (lmk->route(c, &r, router, E)) return -1;
@@ -112,34 +104,27 @@ static int feed_forward(const llama_model *m, int32_t il, step *s)
     return status;
 }
 
-/* logits = W_out norm(x), of the rows that somebody wants. Gathers them at the front of h. */
+/* logits = W_out norm(x), of the rows that somebody wants */
 static int head(const llama_model *m, step *s, float *logits)
 {
-    int64_t wanted = 0;
-    for (int32_t i = 0; i < s->n_spans; i++) {
-        const lmk_span *span = &s->spans[i];
-        const int64_t count = span->want == LMK_WANT_ALL ? span->n : span->want == LMK_WANT_LAST ? 1 : 0;
-        const float *rows = s->x + (int64_t)(span->row + span->n - count) * m->n_embd;
-        memcpy(s->h + wanted * m->n_embd, rows, (size_t)(count * m->n_embd) * sizeof(float));
-        wanted += count;
-    }
-    if (!wanted) return 0;
-    lmk->rms_norm(s->c, s->h, s->h, m->output_norm, wanted, m->n_embd, m->rms_eps);
-    return lmk->linear(s->c, logits, &m->output, s->h, wanted);
+    const int64_t n = lmk_keep_wanted(s->x, m->n_embd, s->spans, s->n_spans);
+    if (!n) return 0;
+    lmk->rms_norm(s->c, s->h, s->x, m->output_norm, n, m->n_embd, m->rms_eps);
+    return lmk->linear(s->c, logits, &m->output, s->h, n);
 }
 
 static int run(const llama_model *m, step *s, const int32_t *tokens, float *logits)
 {
     lmk_ctx *c = s->c;
     const int64_t n = s->n, H = m->n_head, KV = m->n_kv;
-    s->x = floats(c, n * m->n_embd);
-    s->h = floats(c, n * m->n_embd);
-    s->q = floats(c, n * H * m->head_dim);
-    s->k = floats(c, n * KV * m->head_dim);
-    s->v = floats(c, n * KV * m->value_dim);
-    s->o = floats(c, n * H * m->value_dim);
-    s->cs = floats(c, n * m->n_pairs * 2);
-    if (!s->x || !s->h || !s->q || !s->k || !s->v || !s->o || !s->cs) return no_memory(n);
+    s->x = lmk_floats(c, n * m->n_embd);
+    s->h = lmk_floats(c, n * m->n_embd);
+    s->q = lmk_floats(c, n * H * m->head_dim);
+    s->k = lmk_floats(c, n * KV * m->head_dim);
+    s->v = lmk_floats(c, n * KV * m->value_dim);
+    s->o = lmk_floats(c, n * H * m->value_dim);
+    s->cs = lmk_floats(c, n * m->n_pairs * 2);
+    if (!s->x || !s->h || !s->q || !s->k || !s->v || !s->o || !s->cs) return lmk_no_memory(n);
 
     if (lmk->get_rows(c, s->x, &m->token_embd, tokens, n)) return -1;
     lmk->rope_angles(c, s->cs, s->spans, s->n_spans, m->inv_freq, m->n_pairs, m->rope_magnitude);

@@ -19,13 +19,6 @@ typedef struct step {
     float *cs;                                  /* (n, n_pairs, 2) cos and sin of each row's position */
 } step;
 
-static float *floats(lmk_ctx *c, int64_t count) { return lmk->alloc(c, (size_t)count * sizeof(float)); }
-
-static int no_memory(int64_t n)
-{
-    return lmk->fail("There is no memory left for a step of %lld rows; lower the batch size.", (long long)n);
-}
-
 /* Columns [from, from + width) of src (n, ld) become dst (n, width). */
 static void columns(float *dst, const float *src, int64_t n, int64_t from, int64_t width, int64_t ld)
 {
@@ -38,8 +31,8 @@ static int project(const qwen3_layer *l, step *s, int64_t nq, int64_t nk, int64_
     lmk_ctx *c = s->c;
     if (l->attn_qkv.data) {
         const size_t mark = lmk->mark(c);
-        float *qkv = floats(c, s->n * (nq + nk + nv));
-        if (!qkv) return no_memory(s->n);
+        float *qkv = lmk_floats(c, s->n * (nq + nk + nv));
+        if (!qkv) return lmk_no_memory(s->n);
         if (lmk->linear(c, qkv, &l->attn_qkv, s->h, s->n)) return -1;
         columns(s->q, qkv, s->n, 0, nq, nq + nk + nv);
         columns(s->k, qkv, s->n, nq, nk, nq + nk + nv);
@@ -85,8 +78,8 @@ static int dense(const qwen3_model *m, const qwen3_layer *l, step *s)
 {
     lmk_ctx *c = s->c;
     const int64_t n = s->n, ff = l->ffn_down.cols;
-    float *gate = floats(c, n * ff), *up = floats(c, n * ff);
-    if (!gate || !up) return no_memory(n);
+    float *gate = lmk_floats(c, n * ff), *up = lmk_floats(c, n * ff);
+    if (!gate || !up) return lmk_no_memory(n);
     float *const y[] = { gate, up };
     const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
     if (lmk->linear_many(c, y, w, 2, s->h, n)) return -1;
@@ -103,11 +96,11 @@ static int experts(const qwen3_model *m, const qwen3_layer *l, step *s)
     const int64_t n = s->n, E = l->ffn_gate_inp.rows, ff = l->ffn_down.cols, slots = n * m->n_expert_used;
     lmk_route r = { .n = n, .k = m->n_expert_used };
     r.expert = lmk->alloc(c, (size_t)slots * sizeof(int32_t));
-    r.weight = floats(c, slots);
-    float *router = floats(c, n * E), *act = floats(c, slots * ff), *wide = floats(c, slots * 2 * ff);
-    float *y = floats(c, slots * m->n_embd);
+    r.weight = lmk_floats(c, slots);
+    float *router = lmk_floats(c, n * E), *act = lmk_floats(c, slots * ff), *wide = lmk_floats(c, slots * 2 * ff);
+    float *y = lmk_floats(c, slots * m->n_embd);
     if (!r.expert || !r.weight || !router || !act || !wide || !y)
-        return no_memory(n);
+        return lmk_no_memory(n);
 
     if (lmk->linear(c, router, &l->ffn_gate_inp, s->h, n)) return -1;
     if (lmk->route(c, &r, router, E)) return -1;
@@ -135,35 +128,28 @@ static int feed_forward(const qwen3_model *m, int32_t il, step *s)
     return status;
 }
 
-/* logits = W_out norm(x), of the rows that somebody wants. Gathers them at the front of h. */
+/* logits = W_out norm(x), of the rows that somebody wants */
 static int head(const qwen3_model *m, step *s, float *logits)
 {
-    int64_t wanted = 0;
-    for (int32_t i = 0; i < s->n_spans; i++) {
-        const lmk_span *span = &s->spans[i];
-        const int64_t count = span->want == LMK_WANT_ALL ? span->n : span->want == LMK_WANT_LAST ? 1 : 0;
-        const float *rows = s->x + (int64_t)(span->row + span->n - count) * m->n_embd;
-        memcpy(s->h + wanted * m->n_embd, rows, (size_t)(count * m->n_embd) * sizeof(float));
-        wanted += count;
-    }
-    if (!wanted) return 0;
-    lmk->rms_norm(s->c, s->h, s->h, m->output_norm, wanted, m->n_embd, m->rms_eps);
-    return lmk->linear(s->c, logits, &m->output, s->h, wanted);
+    const int64_t n = lmk_keep_wanted(s->x, m->n_embd, s->spans, s->n_spans);
+    if (!n) return 0;
+    lmk->rms_norm(s->c, s->h, s->x, m->output_norm, n, m->n_embd, m->rms_eps);
+    return lmk->linear(s->c, logits, &m->output, s->h, n);
 }
 
 static int run(const qwen3_model *m, step *s, const int32_t *tokens, float *logits)
 {
     lmk_ctx *c = s->c;
     const int64_t n = s->n, H = m->n_head, KV = m->n_kv;
-    s->x = floats(c, n * m->n_embd);
-    s->h = floats(c, n * m->n_embd);
-    s->q = floats(c, n * H * m->head_dim);
-    s->k = floats(c, n * KV * m->head_dim);
-    s->v = floats(c, n * KV * m->value_dim);
-    s->o = floats(c, n * H * m->value_dim);
-    s->cs = floats(c, n * m->n_pairs * 2);
+    s->x = lmk_floats(c, n * m->n_embd);
+    s->h = lmk_floats(c, n * m->n_embd);
+    s->q = lmk_floats(c, n * H * m->head_dim);
+    s->k = lmk_floats(c, n * KV * m->head_dim);
+    s->v = lmk_floats(c, n * KV * m->value_dim);
+    s->o = lmk_floats(c, n * H * m->value_dim);
+    s->cs = lmk_floats(c, n * m->n_pairs * 2);
     if (!s->x || !s->h || !s->q || !s->k || !s->v || !s->o || !s->cs)
-        return no_memory(n);
+        return lmk_no_memory(n);
 
     if (lmk->get_rows(c, s->x, &m->token_embd, tokens, n)) return -1;
     lmk->rope_angles(c, s->cs, s->spans, s->n_spans, m->inv_freq, m->n_pairs, m->rope_magnitude);

@@ -5,7 +5,6 @@ The file is untrusted: every number is held to a range and every tensor to its s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,12 +13,12 @@ import numpy as np
 
 from lmhub.errors import ModelFileError, UnsupportedModel
 from lmhub.family import LoadOptions
-from lmhub.forward import Geometry, RaggedForward
+from lmhub.forward import Geometry, RaggedModel
 from lmhub.gguf import GGUFFile
 from lmhub.hparams import Keys
 from lmhub.kv import Layers
-from lmhub.model import CausalLM, Chunk, MemoryPlan, State
-from lmhub.native import Context, bind
+from lmhub.model import MemoryPlan
+from lmhub.native import bind
 from lmhub.rope import Rope, read_rope
 from lmhub.weights import Matrix, Weights
 from lmhub_qwen3._kernels import ffi, lib
@@ -118,49 +117,24 @@ def refuse_other_kinds(file: GGUFFile, keys: Keys) -> None:
         )
 
 
-class Model(CausalLM):
-    """One loaded file. Everything that C points to is kept alive here."""
-
-    def __init__(self, hp: Hparams, rope: Rope, weights: Weights, options: LoadOptions):
-        self.n_vocab, self.n_ctx_train = hp.n_vocab, hp.n_ctx_train
-        self.context = Context()
-        self._geometry = hp.geometry(options)
-        self._weights, self._rope = weights, rope
-        self._layers = ffi.new("qwen3_layer[]", hp.n_layer)
-        for il in range(hp.n_layer):
-            fill_attention(self._layers[il], il, hp, weights)
-            (fill_experts if hp.n_expert else fill_dense)(self._layers[il], il, hp, weights)
-        self._c = self._model(hp)
-        step = partial(lib.qwen3_forward, self._c, ffi.cast("lmk_ctx *", self.context.address))
-        self._run = RaggedForward(ffi, step, hp.n_vocab, self._geometry)
-
-    def _model(self, hp: Hparams) -> Any:
-        m = ffi.new("qwen3_model *")
-        m.n_layer, m.n_embd, m.rms_eps = hp.n_layer, hp.n_embd, hp.rms_eps
-        m.n_head, m.n_kv, m.head_dim, m.value_dim = hp.n_head, hp.n_kv, hp.head_dim, hp.value_dim
-        m.n_expert_used, m.layers = hp.n_expert_used, self._layers
-        m.n_pairs, m.rope_magnitude = len(self._rope.inv_freq), self._rope.magnitude
-        put = partial(self._weights.bind, ffi, m)
-        put("inv_freq", self._rope.inv_freq)
-        put("output_norm", self._weights.vector("output_norm.weight", hp.n_embd))
-        put("token_embd", self._weights.table("token_embd.weight", hp.n_vocab, hp.n_embd))
-        # A tied model may still carry its head, quantised differently: it is then meant to be used.
-        head = "output.weight" if self._weights.has("output.weight") else "token_embd.weight"
-        put("output", self._weights.matrix(head, hp.n_vocab, hp.n_embd))
-        return m
-
-    def new_state(self, n_ctx: int) -> State:
-        return self._geometry.state(n_ctx)
-
-    def forward(self, chunks: Sequence[Chunk]) -> np.ndarray:
-        return self._run(chunks)
-
-    def abort(self) -> None:
-        self.context.abort()
-
-    def close(self) -> None:
-        self._run.close()
-        del self._weights, self._layers, self._c
+def fill_model(hp: Hparams, rope: Rope, weights: Weights) -> tuple[Any, Any]:
+    """The `qwen3_model` and its layers."""
+    m, layers = ffi.new("qwen3_model *"), ffi.new("qwen3_layer[]", hp.n_layer)
+    put = partial(weights.bind, ffi, m)
+    m.n_layer, m.n_embd, m.rms_eps = hp.n_layer, hp.n_embd, hp.rms_eps
+    m.n_head, m.n_kv, m.head_dim, m.value_dim = hp.n_head, hp.n_kv, hp.head_dim, hp.value_dim
+    m.n_expert_used, m.layers = hp.n_expert_used, layers
+    m.n_pairs, m.rope_magnitude = len(rope.inv_freq), rope.magnitude
+    put("inv_freq", rope.inv_freq)
+    put("output_norm", weights.vector("output_norm.weight", hp.n_embd))
+    put("token_embd", weights.table("token_embd.weight", hp.n_vocab, hp.n_embd))
+    # A tied model may still carry its head, quantised differently: it is then meant to be used.
+    head = "output.weight" if weights.has("output.weight") else "token_embd.weight"
+    put("output", weights.matrix(head, hp.n_vocab, hp.n_embd))
+    for il in range(hp.n_layer):
+        fill_attention(layers[il], il, hp, weights)
+        (fill_experts if hp.n_expert else fill_dense)(layers[il], il, hp, weights)
+    return m, layers
 
 
 def fill_attention(layer: Any, il: int, hp: Hparams, weights: Weights) -> None:
@@ -212,15 +186,17 @@ def experts(weights: Weights, stem: str, n_expert: int, rows: int, cols: int) ->
     return weights.matrix(f"{stem}_exps.weight", rows, cols, n_expert)
 
 
-def load(file: GGUFFile, options: LoadOptions) -> Model:
+def load(file: GGUFFile, options: LoadOptions) -> RaggedModel:
     """The model in an open qwen3 or qwen3moe file. Raises ModelFileError or UnsupportedModel naming what is wrong."""
     bind(lib, "lmhub-qwen3")
     hp = Hparams.from_gguf(file)
-    weights = Weights(file, options.progress, options.borrow)
-    model = Model(hp, read_rope(Keys(file), hp.head_dim, hp.n_ctx_train), weights, options)
+    geometry, weights = hp.geometry(options), Weights(file, options.progress, options.borrow)
+    m, layers = fill_model(hp, read_rope(Keys(file), hp.head_dim, hp.n_ctx_train), weights)
     block_count = Keys(file).whole("block_count", 1, 1024)
     weights.finish((*SKIPPED, *(f"blk.{i}.*" for i in range(hp.n_layer, block_count))))
-    return model
+    return RaggedModel(
+        ffi, lib.qwen3_forward, m, geometry, n_vocab=hp.n_vocab, n_ctx_train=hp.n_ctx_train, keep=(layers, weights)
+    )
 
 
 def plan(file: GGUFFile, options: LoadOptions) -> MemoryPlan:

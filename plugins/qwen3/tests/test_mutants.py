@@ -70,8 +70,8 @@ MUTANTS = [
     Mutant("another eps", "l->attn_norm, n, m->n_embd, m->rms_eps", "l->attn_norm, n, m->n_embd, 1e-6f"),
     Mutant("another eps for heads", "n * H, hd, m->rms_eps", "n * H, hd, 1e-6f"),
     Mutant("attention norm for the feed-forward", "l->ffn_norm", "l->attn_norm"),
-    Mutant("no norm before the head", "lmk->rms_norm(s->c, s->h, s->h, m->output_norm, wanted,", "if (0) lmk->rms_norm("
-           "s->c, s->h, s->h, m->output_norm, wanted,"),
+    Mutant("no norm before the head", "lmk->rms_norm(s->c, s->h, s->x, m->output_norm, n,", "memcpy(s->h, s->x, n * "
+           "m->n_embd * sizeof(float)); if (0) lmk->rms_norm(s->c, s->h, s->x, m->output_norm, n,"),
     Mutant("head taken as tied", "&m->output,", "&m->token_embd,"),
     Mutant("values from the keys' weight", "&l->attn_k, &l->attn_v };", "&l->attn_k, &l->attn_k };"),
     Mutant("no query bias", "if (l->attn_q_bias)", "if (0)"),
@@ -82,7 +82,7 @@ MUTANTS = [
            "memcpy(s->x, s->h, n * m->n_embd * sizeof(float))")),
     Mutant("SiLU of the wrong half", "gate, gate, up, n, ff, ff", "gate, up, gate, n, ff, ff"),
     Mutant("one cache for all layers", "il, s->spans", "0, s->spans"),
-    Mutant("first row instead of the last", "span->row + span->n - count", "span->row"),
+    Mutant("first row instead of the last", "lmk_keep_wanted(s->x,", "lmk_keep_wanted(s->h,"),
     Mutant("router before the norm", "&l->ffn_gate_inp, s->h", "&l->ffn_gate_inp, s->x", "moe"),
     Mutant("one expert fewer", ".k = m->n_expert_used", ".k = m->n_expert_used - 1", "moe"),
     Mutant("expert weights ignored", "if (lmk->linear_experts(c, y,",
