@@ -131,6 +131,9 @@ class ChatFormat:
         text = self._rendered(template, [{**variables, **switch} for switch in switches], self._turns(messages, tools))
         if end is not None:
             return self._prompt(_up_to(text, end))
+        if add_generation_prompt and (end_of_turn := self.traits.turn_end).strip() and text.endswith(end_of_turn):
+            # The last turn is closed and no reply opened, as some templates leave it behind a call with a text.
+            text += self.traits.opener({**self._set(variables), **switches[0]})
         return self._prompt(text, self._openers if add_generation_prompt else ())
 
     def parser(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> ReplyParser:
@@ -238,6 +241,11 @@ class ChatFormat:
                     param="chat_template_kwargs",
                 )
         return {**self._tokens, **extra}
+
+    def _set(self, variables: Mapping[str, Any]) -> dict[str, bool]:
+        """The reasoning switch, where the client has set it."""
+        switch = None if self._think is None else self._think.switch
+        return {switch: bool(variables[switch])} if switch is not None and switch in variables else {}
 
     def _switches(
         self, template: ChatTemplate, reasoning: bool | None, variables: Mapping[str, Any]

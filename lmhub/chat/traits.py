@@ -88,11 +88,21 @@ class Traits:
         switch = None if self._think is None else self._think.switch
         found: dict[str, str] = {}
         for settings in ({},) if switch is None else ({}, {switch: True}, {switch: False}):
-            bare = self._rendered(_USER, **settings)
-            whole = self._rendered(_USER, **settings, add_generation_prompt=True)
-            if bare is not None and whole is not None and whole.startswith(bare) and len(whole) > len(bare):
-                found.setdefault(str(opener := whole[len(bare) :]), opener)
+            if opener := self.opener(settings):
+                found.setdefault(str(opener), opener)
         return tuple(sorted(found.values(), key=len, reverse=True))
+
+    def opener(self, settings: Mapping[str, bool]) -> str:
+        """What opens the reply to a question where the reasoning switch is set like this; "" if nothing does."""
+        bare = self._rendered(_USER, **settings)
+        whole = self._rendered(_USER, **settings, add_generation_prompt=True)
+        return whole[len(bare) :] if bare is not None and whole is not None and whole.startswith(bare) else ""
+
+    @cached_property
+    def turn_end(self) -> str:
+        """What the template writes behind a question where no reply is opened."""
+        text = self._rendered(_USER) or ""
+        return text.partition("probe-u")[2]
 
     def _rendered(self, *messages: Message, parsed: bool = True, as_is: bool = False, **settings: bool) -> str | None:
         """The prompt, or None if the template refuses these messages, rearranged as well unless `as_is`."""

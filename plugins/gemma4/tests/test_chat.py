@@ -161,3 +161,14 @@ def test_a_client_cannot_spell_markup(chat: Any) -> None:
     plain = chat[0].render([USER]).ids
     special = {chat[1].token_id(text) for text in chat[1].specials}
     assert [one for one in ids if one in special] == [one for one in plain if one in special]
+
+
+@pytest.mark.parametrize("reasoning", [False, True])
+def test_a_reply_is_opened_behind_a_call_that_came_with_a_text(chat: Any, reasoning: bool) -> None:
+    """The template shows the text behind the result, closes the turn and opens no other."""
+    call = Message("assistant", (Text("Let me see."), ToolCall("1", "get_weather", '{"city":"Paris"}')))
+    prompt = chat[0].render([USER, call, Message("tool", (ToolResult("1", "21 C"),))], (TOOL,), reasoning=reasoning)
+    opener = "<|turn>model\n" + ("" if reasoning else "<|channel>thought\n<channel|>")
+    assert prompt.text.endswith(f"<tool_response|>Let me see.<turn|>\n{opener}")
+    assert prompt.ids[-len(chat[1].encode(opener, special=True)) :] == tuple(chat[1].encode(opener, special=True))
+    assert prompt.n_stable == len(prompt.ids) - len(chat[1].encode(opener, special=True))
