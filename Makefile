@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test arm64 load serving real-model clients ui lint fix asan bench peer docs wheels clean
+.PHONY: help dev build serve test arm64 load serving real-model clients ui demo-model lint fix asan bench peer docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -77,6 +77,12 @@ ui: $(VENV)/ready  ## drive the chat page in a headless Chromium (Debian: apt-ge
 	@command -v chromedriver >/dev/null || echo "there is no chromedriver: on Debian, apt-get install chromium chromium-driver"
 	$(BIN)/python -c 'import selenium' 2>/dev/null || $(BIN)/pip install -q 'selenium>=4.20'
 	$(BIN)/pytest -q -m ui tests/ui $(ARGS)
+
+demo-model: $(VENV)/ready  ## train the demo model anew (PyTorch; under an hour on two idle cores) and evaluate it
+	$(BIN)/pip install -q -e '.[demo]'
+	$(BIN)/python demo/train.py
+	$(BIN)/python demo/export.py plugins/qwen3/lmhub_qwen3/demo.gguf
+	$(BIN)/python demo/evaluate.py --card .cache/demo
 
 lint: $(VENV)/ready  ## ruff, mypy, and the C compiler's warnings as errors
 	$(BIN)/ruff check .

@@ -19,6 +19,8 @@ IGNORED = shutil.ignore_patterns(
     ".*", "build", "dist", "models", "*.egg-info", "*.so", "*.o", "__pycache__", "_native.c", "_kernels.c"
 )
 
+KINDS = ("*.c", "*.h", "*.py", "*.gguf")
+
 
 def project(folder: Path) -> dict[str, object]:
     table: dict[str, object] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
@@ -26,7 +28,7 @@ def project(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("folder", [ROOT, *PLUGINS], ids=lambda path: path.name)
-def test_sdist_holds_every_c_file(folder: Path, tmp_path: Path) -> None:
+def test_sdist_holds_every_source_and_model(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "tree", ignore=IGNORED)
     code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=copy, capture_output=True, text=True, check=False)

@@ -1,0 +1,110 @@
+"""The training set: numbered conversations as ids, in batches of about equal length. The same seed gives the same bits.
+
+Conversations of like length share a batch and are padded at their ends: nothing attends to another conversation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parent / "data"))
+
+from mix import conversation
+from render import pieces
+from vocabulary import SPECIALS, Vocabulary, trained
+
+_CHUNK, _WINDOW, _PAD = 2000, 384, 16
+FOR_VOCABULARY = 12_000  # conversations
+ASIDE, ASIDE_WEIGHT = 0.25, 0.3  # share and weight of prompt tokens that are learnt as well: prompts teach to copy
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Ids int64 (rows, time); positions, targets and weights of the loss, of the same shape."""
+
+    ids: NDArray[np.int64]
+    positions: NDArray[np.float32]
+    targets: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+
+class Corpus:
+    """All conversations, encoded one behind the other."""
+
+    def __init__(self, ids: NDArray[np.uint16], learnt: NDArray[np.bool_], ends: NDArray[np.int64]):
+        self.ids, self.learnt, self.ends = ids, learnt, ends
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all conversations."""
+        return len(self.ids)
+
+    @classmethod
+    def made(cls, vocabulary: Vocabulary, n_tokens: int, longest: int, progress: object = None) -> Corpus:
+        """Conversations 0, 1, 2, ... until there are `n_tokens`; those longer than `longest` are left out."""
+        ids, learnt, total, seed = [], [], 0, 0
+        while total < n_tokens:
+            some = [pieces(conversation(seed + at)) for at in range(_CHUNK)]
+            seed += _CHUNK
+            for one, wanted in vocabulary.encode(some):
+                if len(one) <= longest:
+                    ids.append(one)
+                    learnt.append(wanted)
+                    total += len(one)
+            if callable(progress):
+                progress(total, n_tokens)
+        ends = np.cumsum([len(one) for one in ids])
+        return cls(np.concatenate(ids), np.concatenate(learnt), ends)
+
+    def batches(self, seed: int, size: int) -> Iterator[Batch]:
+        """One pass over all conversations, in batches of at most `size` tokens."""
+        rng = np.random.default_rng(seed)
+        lengths = np.diff(self.ends, prepend=0)
+        for part in np.array_split(rng.permutation(len(lengths)), max(1, len(lengths) // _WINDOW)):
+            groups: list[list[int]] = [[]]
+            for one in part[np.argsort(lengths[part], kind="stable")]:
+                width = -(-int(lengths[one]) // _PAD) * _PAD
+                if groups[-1] and width * (len(groups[-1]) + 1) > size:
+                    groups.append([])
+                groups[-1].append(int(one))
+            for at in rng.permutation(len(groups)):
+                yield self._batch(groups[at], rng)
+
+    def _batch(self, rows: list[int], rng: np.random.Generator) -> Batch:
+        starts, ends = self.ends[rows] - np.diff(self.ends, prepend=0)[rows], self.ends[rows]
+        width = -(-int((ends - starts).max()) // _PAD) * _PAD
+        ids = np.zeros((len(rows), width), np.int64)
+        targets = np.zeros((len(rows), width), np.int64)
+        weights = np.zeros((len(rows), width), np.float32)
+        positions = np.tile(np.arange(width, dtype=np.float32), (len(rows), 1))
+        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            ids[row, : end - start] = self.ids[start:end]
+            targets[row, : end - start - 1] = self.ids[start + 1 : end]
+            beside = np.where(rng.random(end - start - 1) < ASIDE, ASIDE_WEIGHT, 0)
+            weights[row, : end - start - 1] = np.where(self.learnt[start + 1 : end], 1, beside)
+            if rng.random() < 0.3:  # as if there were much more text in between: distances of long prompts are met
+                positions[row, int(rng.integers(1, end - start)) :] += rng.integers(1, 2 ** int(rng.integers(4, 15)))
+        return Batch(ids, positions, targets, weights)
+
+
+def vocabulary_of(size: int) -> Vocabulary:
+    """A vocabulary of `size` entries for these conversations."""
+    texts = (
+        text
+        for seed in range(FOR_VOCABULARY)
+        for piece in pieces(conversation(seed))
+        if (text := _plain(piece.text) if piece.markup else piece.text)
+    )
+    return Vocabulary(trained(texts, size))
+
+
+def _plain(text: str) -> str:
+    for special in SPECIALS:
+        text = text.replace(special, "")
+    return text

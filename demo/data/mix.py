@@ -1,0 +1,60 @@
+"""Whole conversations out of the skills, and in which proportions they are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import backdrop
+import errands
+import facts
+import memory
+import records
+import smalltalk
+import sums
+import unknown
+import weather
+from choice import Chooser
+from talk import Talk
+
+Skill = Callable[[Talk], object]
+_WITH_TOOLS: tuple[tuple[Skill, float], ...] = (
+    (sums.sum_asked, 3.0), (weather.weather_asked, 3.0), (errands.errand_asked, 5.0), (smalltalk.small_talk, 1.6), (facts.about_lmhub, 1.2), (unknown.unknown_asked, 1.2), (records.record_asked, 0.5), (memory.told, 0.5),
+)  # fmt: skip
+_WITHOUT: tuple[tuple[Skill, float], ...] = (
+    (smalltalk.small_talk, 2.6), (facts.about_lmhub, 5.0), (unknown.unknown_asked, 2.2), (records.record_asked, 2.4), (sums.sum_asked, 1.2), (weather.weather_asked, 0.3), (memory.told, 1.2), (memory.asked_back, 0.4),
+)  # fmt: skip
+_LATER: tuple[tuple[Skill, float], ...] = ((memory.asked_back, 3.0), (memory.repeated, 0.6))
+
+
+def conversation(seed: int, *, held_out: bool = False, skill: Skill | None = None, tools: bool | None = None) -> Talk:
+    """Conversation number `seed`. The last exchange is one of `skill`, where that is given; `tools` declares some."""
+    c = Chooser(f"{'held out' if held_out else 'trained'} {seed}", held_out=held_out)
+    talk = Talk(c, thinking=c.chance(0.35))
+    if c.chance(0.4) if tools is None else tools:
+        backdrop.tool_box(c, talk, c.any((1, 1, 1, 2, 2, 3, 6)))
+    if c.chance(0.3):
+        talk.system = backdrop.system_prompt(
+            c, c.any((10, 10, 10, 10, 10, 60, 120)) if c.chance(0.9) else c.number(200, 1300)
+        )
+    earlier = c.any((0, 0, 0, 0, 0, 1, 1, 2, 3)) if len(talk.system) < 1200 else c.any((0, 0, 1))
+    for _ in range(earlier):
+        _chosen(talk)(talk)
+    (skill or _chosen(talk))(talk)
+    if c.chance(0.04):
+        first = next(turn for turn in talk.turns if turn.role == "user")
+        first.text = backdrop.attachment(c) + first.text
+    talk.returned = talk.thinking and c.chance(0.5)
+    if not talk.returned and not held_out and talk.turns[-2].role == "tool" and c.chance(0.45):
+        del talk.turns[-2:]  # a call that has just been made is seen with its reasoning, later without
+    return talk
+
+
+def _chosen(talk: Talk) -> Skill:
+    options = list(_WITH_TOOLS if talk.tools else _WITHOUT)
+    if talk.turns:
+        options += _LATER
+    if talk.tools and not any(kind in errands.ERRANDS for kind in talk.tools):
+        options = [one for one in options if one[0] is not errands.errand_asked]
+    skills, weights = zip(*options, strict=True)
+    found: Skill = talk.c.random.choices(skills, weights)[0]
+    return found

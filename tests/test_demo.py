@@ -1,0 +1,117 @@
+"""How the demo model's training text is made: as lmhub renders it, the same every time, with a part kept back."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmhub import HERMES, ThinkMarkers
+from lmhub.chat.prompt import ChatFormat
+from lmhub.chat.template import ChatTemplate
+from lmhub.plain import message_from, tool_from
+from lmhub.testing.tiny import vocabulary
+from lmhub.tokenize import load_tokenizer
+
+ROOT = Path(__file__).parents[1]
+SEEDS = range(60)
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`data(name)`: a module of demo/data, by its name alone, as the scripts import it."""
+    monkeypatch.syspath_prepend(ROOT / "demo" / "data")
+    return importlib.import_module
+
+
+def messages_of(talk: Any) -> list[dict[str, Any]]:
+    """A conversation as a client would send it."""
+    out: list[dict[str, Any]] = [{"role": "system", "content": talk.system}] if talk.system else []
+    last = max(at for at, turn in enumerate(talk.turns) if turn.role == "user")
+    for at, turn in enumerate(talk.turns):
+        message = {"role": turn.role, "content": turn.text}
+        if turn.role == "tool":
+            message["tool_call_id"] = out[-1]["tool_calls"][0]["id"]
+        if turn.calls:
+            message["tool_calls"] = [
+                {"id": f"c{at}", "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}}
+                for name, arguments in turn.calls
+            ]
+        if at > last and talk.returned:
+            message["reasoning_content"] = turn.think
+        out.append(message)
+    return out
+
+
+def test_conversations_are_what_the_model_will_see(data: Any) -> None:
+    conversation, pieces = data("mix").conversation, data("render").pieces
+    metadata = {**vocabulary(300), "tokenizer.chat_template": (ROOT / "demo" / "template.jinja").read_text()}
+    tokenizer = load_tokenizer(metadata)
+    chat = ChatFormat.from_metadata(metadata, tokenizer, think=ThinkMarkers(), tools=HERMES)
+    for seed in SEEDS:
+        talk = conversation(seed)
+        *before, _ = [message_from(message, "m") for message in messages_of(talk)]
+        tools = [tool_from(tool, "t") for tool in talk.declared]
+        prompt = chat.render(before, tools, reasoning=talk.thinking)
+        cut = [(piece.text, piece.markup) for piece in pieces(talk)]
+        whole = tokenizer.encode_segments(cut)
+        assert tuple(whole[: len(prompt.ids)]) == prompt.ids
+        answer = tokenizer.decode(whole[len(prompt.ids) :], special=True)
+        learnt = "".join(piece.text for piece in pieces(talk) if piece.learnt)
+        assert learnt.endswith(answer.removesuffix("\n"))
+
+
+def test_the_same_number_gives_the_same_conversation(data: Any) -> None:
+    conversation, pieces = data("mix").conversation, data("render").pieces
+    for seed in SEEDS:
+        assert pieces(conversation(seed)) == pieces(conversation(seed))
+
+
+def test_a_part_of_every_list_is_kept_back(data: Any) -> None:
+    chooser, names = data("choice").Chooser, data("words").NAMES
+    trained = {chooser(seed).of(names) for seed in range(3000)}
+    kept = {chooser(seed, held_out=True).of(names) for seed in range(3000)}
+    assert trained | kept == set(names)
+    assert not trained & kept
+
+
+def test_every_option_and_hook_is_taught(data: Any) -> None:
+    answers = "\n".join(answer for _, (_, answer, _) in data("facts").facts())
+    manual = data("manual")
+    assert len(manual.options()) > 40
+    for one in (*(option.flag for option in manual.options()), *manual.hooks(), *manual.commands()):
+        assert one in answers
+
+
+CALL = {"id": "c1", "function": {"name": "f", "arguments": '{"a": "x"}'}}
+ARGUMENTS = '{"a": "x", "n": 1, "b": true, "z": null, "l": [1, "é"]}'
+LONG_CALL = {"id": "c1", "function": {"name": "f", "arguments": ARGUMENTS}}
+HI = {"role": "user", "content": "hi"}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "42"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "reasoning", "digest"),
+    [
+        ([HI], True, "b257d9a21897"),
+        ([HI], False, "9f81e9d71724"),
+        ([HI, {"role": "assistant", "content": "ok", "reasoning_content": "R", "tool_calls": [LONG_CALL]}, RESULT],
+         True, "080f838be03e"),
+        ([HI, {"role": "assistant", "tool_calls": [CALL]}, RESULT, RESULT], True, "5a0f6cfbfb6c"),
+        ([HI, {"role": "assistant", "content": "ok", "reasoning_content": "R", "tool_calls": [CALL]}, RESULT,
+          {"role": "assistant", "content": "done", "reasoning_content": "R2"}, {"role": "user", "content": "again"}],
+         True, "839b614bbf19"),
+        ([HI, {"role": "assistant", "content": "<think>\nR\n</think>\n\ndone"}, {"role": "user", "content": "again"}],
+         True, "1a18d9a71807"),
+    ],
+)  # fmt: skip
+def test_the_template_renders_as_the_familys_does(messages: list[dict[str, Any]], reasoning: bool, digest: str) -> None:
+    source = (ROOT / "demo" / "template.jinja").read_text()
+    tokenizer = load_tokenizer(vocabulary(300))
+    chat = ChatFormat(ChatTemplate(source), tokenizer, think=ThinkMarkers(), tools=HERMES)
+    text = chat.render([message_from(message, "m") for message in messages], reasoning=reasoning).text
+    assert hashlib.sha256(text.encode()).hexdigest().startswith(digest)
