@@ -112,8 +112,8 @@ def set_threads(n: int) -> None:
     check(lib.lmk_set_threads(n))
 
 
-def memory_bandwidth(n_threads: int, nbytes: int = 1 << 28) -> float:
-    """Measured read bandwidth in GB/s (10^9 bytes): the best of five passes over `nbytes` of memory; some 0.2 s."""
+def memory_bandwidth(n_threads: int, nbytes: int = 1 << 29) -> float:
+    """Measured read bandwidth in GB/s (10^9 bytes): the best of five passes over `nbytes` of memory; some 0.3 s."""
     return _measured(lib.lmk_bench_read(nbytes, n_threads))
 
 

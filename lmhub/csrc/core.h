@@ -27,9 +27,11 @@
 #define LMK_STRIP_EXTRA 64          /* and those behind all blocks that only types with minimums want */
 #define LMK_MAX_THREADS 256
 
-/* How far ahead of the packed block in work the next ones are asked for: three blocks, past the end of a group into the
- * next one, which the hardware would not guess. Only the first rows of x have to wait for memory. */
-#define LMK_AHEAD (3 * LMK_BLOCK * LMK_GROUP)
+/* Packed weights are asked for this many bytes ahead of the block in work, past the end of a group into the next one, and
+ * into the second-level cache: requests for the first would take its few buffers from the loads. Only the first rows of x
+ * have to wait for memory. */
+#define LMK_AHEAD 16384
+#define LMK_FETCH(p) __builtin_prefetch((p), 0, 2)
 
 enum { LMK_F32 = 0, LMK_F16 = 1, LMK_Q8_0 = 8, LMK_BF16 = 30 };   /* GGML type ids that the core treats by name */
 

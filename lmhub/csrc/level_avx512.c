@@ -36,8 +36,9 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
         __m512i wv[LMK_BLOCK / 4];
         for (int t = 0; t < LMK_BLOCK / 4; t++) {
             wv[t] = _mm512_loadu_si512(w + t * 64);
-            if (ahead) __builtin_prefetch(w + t * 64 + LMK_AHEAD);
+            if (ahead) LMK_FETCH(w + t * 64 + LMK_AHEAD);
         }
+        if (ahead) LMK_FETCH((const uint8_t *)(scales + b * LMK_GROUP) + LMK_AHEAD);
         v16 scale = v_load_f16(scales + b * LMK_GROUP);
         for (int j = 0; j < nx; j++) {
             __m512i dot = _mm512_set1_epi32(x[j][b].correction);

@@ -12,7 +12,8 @@
 
 #include <string.h>
 
-#define INLINE_WORK 32768          /* multiplications below which waking another thread does not pay */
+#define INLINE_WORK 32768          /* multiplications below which waking another thread does not pay, */
+#define PIECE_WORK 8192            /* and the least that a thread takes at once */
 
 /* ---- rows of a weight ---- */
 
@@ -255,9 +256,8 @@ static int multiply(product *p, float *const *y, const lmk_weight *const *w, int
         if (plan(p, &jobs[i], &work[i], y[i])) return -1;
         all.total += work[i].n;
     }
-    /* A chunk is worth at least INLINE_WORK; beyond that, some sixteen chunks per thread even out their speeds. */
     const int64_t per_tile = LMK_GROUP * w[0]->cols * p->slots->n / p->slots->n_segments;
-    const int64_t grain = lmk_max(1 + INLINE_WORK / per_tile, all.total / (16 * p->width));
+    const int64_t grain = per_tile * all.total <= INLINE_WORK ? all.total : 1 + PIECE_WORK / per_tile;
     lmk_parallel(p->width, all.total, grain, run_works, &all);
     return 0;
 }

@@ -1,6 +1,8 @@
 /* pool.c: the process's one thread pool.
  *
- * A job is a range that its threads eat in chunks from one atomic counter; the calling thread takes part as thread 0.
+ * A job is a range, cut into one part for each thread; the calling thread takes part as thread 0. A thread eats its part
+ * from the front, in pieces that get smaller towards the end, so that it reads memory in one long run. When its part is
+ * used up it takes over the back half of what another thread has left: one that is slow or asleep delays nobody.
  * `gate` holds OPEN while a job accepts workers, plus the number of workers inside it. The caller closes the gate when
  * the range is used up and waits only for workers that are inside: one that is asleep or preempted delays nobody.
  * Workers spin for a moment between jobs, because the ops of a step follow each other within microseconds, then sleep.
@@ -14,6 +16,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,12 +24,16 @@
 #define OPEN 0x40000000
 #define SPIN_NS 50000
 
+typedef struct part {
+    _Alignas(64) _Atomic uint64_t left;        /* the grains that nobody has taken: the first, and in the high half the end */
+} part;
+
 typedef struct job {
     lmk_range_fn fn;
     void *arg;
     int64_t n, grain;
     int width;
-    _Atomic int64_t next;
+    part part[LMK_MAX_THREADS];
 } job;
 
 static struct {
@@ -66,15 +73,51 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static uint64_t grains(uint64_t begin, uint64_t end) { return end << 32 | begin; }
+
+/* Cuts `share` of what is left off a part, from its back for somebody else; false when nothing is left. */
+static bool take(part *p, int share, bool back, uint64_t *begin, uint64_t *end)
+{
+    uint64_t left = atomic_load_explicit(&p->left, memory_order_relaxed), rest;
+    do {
+        *begin = left & UINT32_MAX;
+        *end = left >> 32;
+        if (*begin == *end) return false;
+        const uint64_t n = (*end - *begin + (uint64_t)share - 1) / (uint64_t)share;
+        rest = back ? grains(*begin, *end - n) : grains(*begin + n, *end);
+        if (back) *begin = *end - n;
+        else *end = *begin + n;
+    } while (!atomic_compare_exchange_weak_explicit(&p->left, &left, rest, memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+static bool take_over(job *j, int thread)
+{
+    uint64_t begin, end;
+    for (int i = 1; i < j->width; i++)
+        if (take(&j->part[(thread + i) % j->width], 2, true, &begin, &end)) {
+            atomic_store_explicit(&j->part[thread].left, grains(begin, end), memory_order_relaxed);
+            return true;
+        }
+    return false;
+}
+
 static void eat(job *j, int thread)
 {
     inside = thread;
-    for (;;) {
-        int64_t begin = atomic_fetch_add_explicit(&j->next, j->grain, memory_order_relaxed);
-        if (begin >= j->n) break;
-        j->fn(j->arg, begin, lmk_min(begin + j->grain, j->n), thread);
-    }
+    do {
+        uint64_t begin, end;
+        while (take(&j->part[thread], 8, false, &begin, &end))
+            j->fn(j->arg, (int64_t)begin * j->grain, lmk_min((int64_t)end * j->grain, j->n), thread);
+    } while (take_over(j, thread));
     inside = -1;
+}
+
+static void cut(job *j)
+{
+    const uint64_t n = (uint64_t)((j->n + j->grain - 1) / j->grain), width = (uint64_t)j->width;
+    for (uint64_t i = 0; i < width; i++)
+        atomic_store_explicit(&j->part[i].left, grains(n * i / width, n * (i + 1) / width), memory_order_relaxed);
 }
 
 static void enter(int thread)
@@ -245,7 +288,7 @@ int lmk_set_threads(int n)
 void lmk_parallel(int width, int64_t n, int64_t grain, lmk_range_fn fn, void *arg)
 {
     if (n <= 0) return;
-    if (grain < 1) grain = 1;
+    grain = lmk_max(lmk_max(grain, 1), n / INT32_MAX + 1);
     if (width > LMK_MAX_THREADS) width = LMK_MAX_THREADS;
     if (n <= grain || width <= 1 || inside >= 0) {
         fn(arg, 0, n, inside >= 0 ? inside : 0);
@@ -259,7 +302,7 @@ void lmk_parallel(int width, int64_t n, int64_t grain, lmk_range_fn fn, void *ar
     j->n = n;
     j->grain = grain;
     j->width = width;
-    atomic_store(&j->next, 0);
+    cut(j);
     atomic_store(&pool.gate, OPEN);
     announce();
     eat(j, 0);

@@ -11,8 +11,6 @@
  */
 #include "packed.h"
 
-#define Q_AHEAD 2048               /* how many bytes ahead of the block in work codes are asked for */
-
 static const uint8_t q_iq4_wide[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
 static const uint8_t q_iq4_signed[16] = { 129, 152, 173, 191, 207, 221, 234, 246, 1, 13, 25, 38, 53, 69, 89, 113 };
 static const uint8_t q_e2m1[16] = { 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4 };       /* plus 16 */
@@ -127,16 +125,15 @@ ALWAYS void q_direct(const int32_t type, float *const *y, int64_t i0, int n_out,
 {
     const lmk_form f = lmk_form_of(type);
     const uint8_t *unit = group + lmk_code_bytes(f, k);
-    const int64_t size = lmk_group_bytes(f, k);
     v16 acc[8], low[8];
     for (int j = 0; j < nx; j++) acc[j] = low[j] = v_set(0.0f);
     for (int64_t b = 0; b < k / LMK_BLOCK; unit += f.unit_bytes) {
         float scale[16 * 16], min[8 * 16];
-        for (int t = 0; t < f.unit_bytes; t += 64) __builtin_prefetch(unit + size + t);
+        for (int t = 0; t < f.unit_bytes; t += 64) LMK_FETCH(unit + LMK_AHEAD + t);
         q_scales(type, unit, scale, min);
         for (int i = 0; i < f.unit / LMK_BLOCK; i++, b++, group += 64 * f.bits) {
             b64 codes[8];
-            for (int t = 0; t < f.bits; t++) __builtin_prefetch(group + 64 * t + Q_AHEAD);
+            for (int t = 0; t < f.bits; t++) LMK_FETCH(group + 64 * t + LMK_AHEAD);
             q_codes(type, group, codes);
             q_block(type, codes, scale + 16 * i * f.steps, min + 16 * i, x, b, acc, low, nx);
         }
