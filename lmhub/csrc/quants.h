@@ -73,12 +73,15 @@ ALWAYS void q_scales(const int32_t type, const uint8_t *unit, float *scale, floa
     if (lmk_form_of(type).unit == 32) v_store(scale, v_mul(d, down));
     if (type == LMK_Q4_K || type == LMK_Q5_K) {
         const v16 dmin = v_sub(v_set(0.0f), q_half(unit + 32));
+        uint8_t s[8 * 16], m[8 * 16];
+        for (int b = 0; b < 8; b += 4) {       /* four blocks at once, as bytes */
+            const b64 low = b_load(unit + 64 + 16 * b), high = b_load(unit + 192);
+            b_store(s + 16 * b, b_or(b_and(low, 15), b_and(b_move(high, 4 - b), 48)));
+            b_store(m + 16 * b, b_or(b_and(b_move(low, -4), 15), b_and(b_move(high, 2 - b), 48)));
+        }
         for (int b = 0; b < 8; b++) {
-            const i16x low = i_load_u8(unit + 64 + 16 * b), high = i_load_u8(unit + 192 + b % 4 * 16);
-            const i16x s = i_add(q_field(low, 0, 4, 0), q_field(high, b / 4 * 4, 2, 4));
-            const i16x m = i_add(q_field(low, 4, 4, 0), q_field(high, b / 4 * 4 + 2, 2, 4));
-            v_store(scale + 16 * b, v_mul(d, i_to_float(s)));
-            v_store(min + 16 * b, v_mul(dmin, i_to_float(m)));
+            v_store(scale + 16 * b, v_mul(d, i_to_float(i_load_u8(s + 16 * b))));
+            v_store(min + 16 * b, v_mul(dmin, i_to_float(i_load_u8(m + 16 * b))));
         }
     }
     if (type == LMK_Q6_K)
