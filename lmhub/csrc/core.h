@@ -21,7 +21,7 @@
 #define LMK_BLOCK 32               /* elements per Q8_0 block, of weights and of quantised activations */
 #define LMK_GROUP 16               /* output rows per packed group, and per tile of the generic path */
 #define LMK_TILE 64                /* positions per KV tile, anchored at position 0 */
-#define LMK_MANY 5                  /* rows from which on strips of them pay */
+#define LMK_MANY 28                 /* rows from which on strips of them pay */
 #define LMK_STRIP_ROWS 16           /* rows of x that the many-row kernels take at once, */
 #define LMK_STRIP_BLOCK 576         /* and the bytes that a block of 32 columns of them takes, */
 #define LMK_STRIP_EXTRA 64          /* and those behind all blocks that only types with minimums want */
