@@ -76,6 +76,22 @@ typedef struct append_job {
     int32_t il;
 } append_job;
 
+/* Positions [first, end) of an F16 cache's block */
+static void lay(const lmk_kernels *kernels, char *block, int first, int end, const float *x, int64_t ldx, int64_t dim, int keys)
+{
+    if (!keys && end - first >= LMK_LANES) {
+        kernels->lay_values(block, first, end, x, ldx, dim);
+        return;
+    }
+    for (int slot = first; slot < end;) {
+        const float *row = x + (slot - first) * ldx;
+        if (keys && slot % LMK_LANES == 0 && end - slot >= LMK_LANES) {
+            kernels->lay_keys(block, slot, row, ldx, dim);
+            slot += LMK_LANES;
+        } else (keys ? kernels->lay_key : kernels->lay_value)(block, slot++, row, dim);
+    }
+}
+
 /* Positions [first, end) of a block; x: of the span's first row, `width` floats per row */
 static void append_block(const append_job *j, const lmk_span *span, const side *s, int32_t head, int64_t first, int64_t end,
                          const float *x)
@@ -83,14 +99,16 @@ static void append_block(const append_job *j, const lmk_span *span, const side *
     const lmk_kv *kv = span->kv;
     const int64_t width = (int64_t)kv->n_kv * s->dim, bytes = lmk_vector_bytes(kv->dtype, s->dim);
     char *block = block_at(kv, s, j->il, head, first);
+    const int slot = (int)(first % LMK_TILE), n = (int)(end - first);
     x += (span->row + first - span->n_past) * width + (int64_t)head * s->dim;
-    for (int64_t at = first; at < end; at++, x += width) {
-        const int slot = (int)(at % LMK_TILE);
-        char *vector = block + slot * bytes;
-        if (kv->dtype == LMK_F16) (s->keys ? j->kernels->lay_key : j->kernels->lay_value)(block, slot, x, s->dim);
-        else if (kv->dtype == LMK_Q8_0) j->kernels->to_q8_0((uint8_t *)vector, x, s->dim);
-        else memcpy(vector, x, (size_t)bytes);
+    if (kv->dtype == LMK_F16) {
+        lay(j->kernels, block, slot, slot + n, x, width, s->dim, s->keys);
+        return;
     }
+    char *vector = block + slot * bytes;
+    for (int i = 0; i < n; i++, vector += bytes, x += width)
+        if (kv->dtype == LMK_Q8_0) j->kernels->to_q8_0((uint8_t *)vector, x, s->dim);
+        else memcpy(vector, x, (size_t)bytes);
 }
 
 /* A task is a kv head's keys and values in one tile: no two write to the same line. */

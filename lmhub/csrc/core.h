@@ -128,6 +128,9 @@ typedef struct lmk_kernels {
     /* One vector (dim) into the slot of an F16 cache's block */
     void (*lay_key)(char *block, int slot, const float *x, int64_t dim);
     void (*lay_value)(char *block, int slot, const float *x, int64_t dim);
+    /* Many, ldx apart, to the same bits: 16 keys, from a multiple of 16 on; at least 16 values, for slots [first, end) */
+    void (*lay_keys)(char *block, int first, const float *x, int64_t ldx, int64_t dim);
+    void (*lay_values)(char *block, int first, int end, const float *x, int64_t ldx, int64_t dim);
     /* See attend_float.h. y, or the sums of some parts; attend_join: y, of the sums of all parts. */
     void (*attend)(const lmk_attend_task *t);
     void (*attend_join)(const lmk_attend_task *t);

@@ -375,5 +375,5 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
         .silu_mul = silu_mul, .gelu_mul = gelu_mul, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
         .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least, .softmax_tile = softmax_tile,        \
         .mix = mix, .split = split, .dot_halves = dot_halves, .lay_key = lay_key, .lay_value = lay_value,            \
-        .attend_join = attend_join, __VA_ARGS__                                                                      \
+        .lay_keys = lay_keys, .lay_values = lay_values, .attend_join = attend_join, __VA_ARGS__                      \
     }

@@ -149,6 +149,38 @@ static inline i16x i_dot(i16x sum, i16x a, i16x b)
     return i_add(sum, BOTH(i16x, _mm256_madd_epi16, a, b));
 }
 
+/* Eight rows of eight */
+static inline void transpose_8x8(__m256 *a)
+{
+    __m256 t[8];
+    for (int i = 0; i < 8; i += 4) {               /* 4 x 4 elements within the lanes of 128 bits */
+        const __m256 p = _mm256_unpacklo_ps(a[i], a[i + 1]), q = _mm256_unpackhi_ps(a[i], a[i + 1]);
+        const __m256 r = _mm256_unpacklo_ps(a[i + 2], a[i + 3]), s = _mm256_unpackhi_ps(a[i + 2], a[i + 3]);
+        t[i] = _mm256_shuffle_ps(p, r, 0x44);
+        t[i + 1] = _mm256_shuffle_ps(p, r, 0xee);
+        t[i + 2] = _mm256_shuffle_ps(q, s, 0x44);
+        t[i + 3] = _mm256_shuffle_ps(q, s, 0xee);
+    }
+    for (int i = 0; i < 4; i++) {                  /* 2 x 2 lanes */
+        a[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+        a[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+    }
+}
+
+static inline void v_transpose(v16 *a)
+{
+    __m256 corner[2][2][8];
+    for (int i = 0; i < 8; i++) {
+        corner[0][0][i] = a[i].lo, corner[0][1][i] = a[i].hi;
+        corner[1][0][i] = a[i + 8].lo, corner[1][1][i] = a[i + 8].hi;
+    }
+    for (int j = 0; j < 4; j++) transpose_8x8(corner[j / 2][j % 2]);
+    for (int i = 0; i < 8; i++) {
+        a[i] = (v16){ corner[0][0][i], corner[1][0][i] };
+        a[i + 8] = (v16){ corner[0][1][i], corner[1][1][i] };
+    }
+}
+
 static inline v16 v_load_f16(const uint16_t *p)
 {
     return (v16){ _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),

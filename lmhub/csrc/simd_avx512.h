@@ -83,6 +83,27 @@ static inline i16x w_sub(i16x a, i16x b) { return _mm512_sub_epi16(a, b); }
 #define w_sar(a, n) _mm512_srai_epi16(a, n)
 static inline i16x i_dot(i16x sum, i16x a, i16x b) { return _mm512_dpwssd_epi32(sum, a, b); }
 
+static inline void v_transpose(v16 *a)
+{
+    v16 t[16];
+    for (int i = 0; i < 16; i += 4) {               /* 4 x 4 elements within lanes of 128 bits */
+        const v16 p = _mm512_unpacklo_ps(a[i], a[i + 1]), q = _mm512_unpackhi_ps(a[i], a[i + 1]);
+        const v16 r = _mm512_unpacklo_ps(a[i + 2], a[i + 3]), s = _mm512_unpackhi_ps(a[i + 2], a[i + 3]);
+        t[i] = _mm512_shuffle_ps(p, r, 0x44);
+        t[i + 1] = _mm512_shuffle_ps(p, r, 0xee);
+        t[i + 2] = _mm512_shuffle_ps(q, s, 0x44);
+        t[i + 3] = _mm512_shuffle_ps(q, s, 0xee);
+    }
+    for (int i = 0; i < 4; i++) {                   /* 4 x 4 lanes */
+        const v16 p = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88), q = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xdd);
+        const v16 r = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88), s = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xdd);
+        a[i] = _mm512_shuffle_f32x4(p, r, 0x88);
+        a[i + 4] = _mm512_shuffle_f32x4(q, s, 0x88);
+        a[i + 8] = _mm512_shuffle_f32x4(p, r, 0xdd);
+        a[i + 12] = _mm512_shuffle_f32x4(q, s, 0xdd);
+    }
+}
+
 static inline v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void v_store_f16(uint16_t *p, v16 a)
 {

@@ -140,6 +140,28 @@ static inline i16x i_dot(i16x sum, i16x a, i16x b)
     }
     return sum;
 }
+/* Four rows of four */
+static inline void transpose_4x4(float32x4_t *a)
+{
+    const float32x4x2_t p = vtrnq_f32(a[0], a[1]), q = vtrnq_f32(a[2], a[3]);
+    a[0] = vcombine_f32(vget_low_f32(p.val[0]), vget_low_f32(q.val[0]));
+    a[1] = vcombine_f32(vget_low_f32(p.val[1]), vget_low_f32(q.val[1]));
+    a[2] = vcombine_f32(vget_high_f32(p.val[0]), vget_high_f32(q.val[0]));
+    a[3] = vcombine_f32(vget_high_f32(p.val[1]), vget_high_f32(q.val[1]));
+}
+
+static inline void v_transpose(v16 *a)
+{
+    for (int j = 0; j < 4; j++)
+        for (int i = 0; i <= j; i++) {             /* the squares at (i, j) and (j, i) change places */
+            float32x4_t p[4], q[4];
+            for (int n = 0; n < 4; n++) p[n] = a[4 * i + n].q[j], q[n] = a[4 * j + n].q[i];
+            transpose_4x4(p);
+            transpose_4x4(q);
+            for (int n = 0; n < 4; n++) a[4 * i + n].q[j] = q[n], a[4 * j + n].q[i] = p[n];
+        }
+}
+
 static inline v16 v_load_f16(const uint16_t *p)
 {
     v16 r;

@@ -130,6 +130,16 @@ static inline i16x i_load_u8(const uint8_t *p) { i16x r; EACH r.u[i] = p[i]; ret
 static inline i16x i_load_i8(const int8_t *p) { i16x r; EACH r.u[i] = (uint32_t)p[i]; return r; }
 static inline v16 i_to_float(i16x a) { v16 r; EACH r.f[i] = (float)(int32_t)a.u[i]; return r; }
 
+/* Rows a[i] become columns */
+static inline void v_transpose(v16 *a)
+{
+    for (int j = 1; j < 16; j++)
+        for (int i = 0; i < j; i++) {
+            const float t = a[j].f[i];
+            a[j].f[i] = a[i].f[j], a[i].f[j] = t;
+        }
+}
+
 static inline v16 v_load_f16(const uint16_t *p) { v16 r; EACH r.f[i] = half_to_float(p[i]); return r; }
 static inline void v_store_f16(uint16_t *p, v16 a) { EACH p[i] = float_to_half(a.f[i]); }
 

@@ -277,6 +277,28 @@ def test_the_cache_stores_integers_of_sixteen_bits(
         assert state.read_rows(0, n).tobytes() == want
 
 
+@pytest.mark.parametrize(("past", "n"), [(0, 64), (0, 16), (5, 59), (5, 40), (30, 100)])
+@pytest.mark.parametrize("dims", [(6, 20), (128, 64)])
+def test_many_rows_at_once_leave_the_memory_that_one_at_a_time_leaves(
+    dims: tuple[int, int], past: int, n: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator
+) -> None:
+    """Whole tiles and parts of them; what lies before and behind stays. With and without what is not finite or zero."""
+    k, v = (rng.standard_normal((n, 2, dim), np.float32) for dim in dims)
+    k[3, 0], k[9, 1, 2], v[5, 0, 3], v[8, 1] = 0.0, np.nan, np.inf, 1e-20
+    found = []
+    for level in levels:
+        for step in (n, 1):
+            ops, state = kernels(level), KVState(1, 2, *dims, 192, "f16")
+            memory = np.frombuffer(state.memory, np.uint8)
+            memory[:] = np.arange(memory.size) % 251
+            for a in range(0, n, step):
+                state.n_tokens = past + a
+                parts = [x[a : a + step].copy() for x in (k, v)]
+                ops.api.kv_append(ops.c, 0, ops.spans([state], [step]), 1, *(ops.floats(part) for part in parts))
+            found.append(bytes(state.memory))
+    assert all(left == found[0] for left in found)
+
+
 def test_the_cache_stores_blocks_of_eight_bits(levels: tuple[str, ...], kernels: Any, rng: np.random.Generator) -> None:
     """All magnitudes, ties, zeros, scales that are too small or too large for a half, and what is not a number."""
     x = rng.standard_normal((3000, 1, 64), np.float32) * 10.0 ** rng.uniform(-12, 9, (3000, 1, 1)).astype(np.float32)
