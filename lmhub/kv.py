@@ -31,6 +31,9 @@ ELEMENTS = {"f16": Element(1, 1), "f32": Element(0, 1), "q8_0": Element(8, 32)}
 MAX_KEY = 1024
 """Dimensions of a key up to which the integer products of attention (csrc/attend_float.h) fit their 32 bits."""
 
+MAX_POSITIONS = 1 << 32
+"""Far beyond any memory; sizes in bytes stay within C's 64 bits."""
+
 FORMAT = 2
 """Of the bytes of rows; goes up when they change."""
 
@@ -79,7 +82,7 @@ class KVState(State):
 
     @staticmethod
     def nbytes_for(n_layer: int, n_kv: int, k_dim: int, v_dim: int, capacity: int, dtype: str = "f16") -> int:
-        """Bytes of a cache of that geometry, by arithmetic alone. KernelError for a dtype that does not fit it."""
+        """Bytes of a cache of that geometry, by arithmetic alone. KernelError for what is not possible."""
         if dtype not in ELEMENTS:
             raise KernelError(f"A KV cache of type {dtype!r} is not possible; choose f16, f32 or q8_0.")
         element = ELEMENTS[dtype]
@@ -92,6 +95,10 @@ class KVState(State):
         if dtype != "f32" and k_dim > MAX_KEY:
             raise KernelError(
                 f"A {dtype} KV cache takes keys of up to {MAX_KEY} dimensions, and this model has {k_dim}; choose f32."
+            )
+        if not 1 <= capacity <= MAX_POSITIONS:
+            raise KernelError(
+                f"A KV cache of {capacity} positions is not possible; use a context of 1 to {MAX_POSITIONS}."
             )
         keys, values = (lib.lmk_kv_bytes(element.type_id, dim, i, capacity) for dim, i in ((k_dim, 1), (v_dim, 0)))
         return n_layer * n_kv * int(keys + values)
