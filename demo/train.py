@@ -178,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo model.")
     parser.add_argument("--out", type=Path, default=Path(".cache/demo"))
     parser.add_argument("--tokens", type=float, default=27e6, help="of the corpus, which is read at most once")
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=3600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2, help="of one thread each")
     options = parser.parse_args()

@@ -51,6 +51,8 @@ def test_it_is_small_and_belongs_to_the_package() -> None:
 
 def test_it_says_what_it_is(demo: Any) -> None:
     assert demo.id == "demo"
+    assert "demo model" in said(demo, "Who are you?").text
+    assert "serves local language models" in said(demo, "What is lmhub?").text
     assert "demo model and do not know that" in said(demo, "What is the capital of France?").text
 
 
