@@ -20,8 +20,13 @@ from typer.testing import CliRunner, Result
 from lmhub.testing.tiny import tiny_gguf
 
 LMHUB = [sys.executable, "-c", "from lmhub.cli import main; main()"]
-# Stdin becomes the controlling terminal, so that Ctrl-C becomes a signal.
-ON_TERMINAL = [sys.executable, "-c", "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); " + LMHUB[-1]]
+# Stdin becomes the controlling terminal, so that Ctrl-C becomes a signal, which a shell's background jobs ignore.
+ON_TERMINAL = [
+    sys.executable,
+    "-c",
+    "import fcntl, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); " + LMHUB[-1],
+]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Invoke = Callable[..., Result]
 
