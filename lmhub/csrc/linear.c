@@ -2,9 +2,8 @@
  *
  * Two paths. A weight of a type with a packed layout meets activations quantised to int8 (or, where it is F16 or BF16, as
  * halves.c has it), 16 outputs at a time; where it is not packed, each 16 rows are, into scratch, whenever they are used. Any
- * other type is expanded to float32, a few rows
- * at a time into scratch that stays in cache, and meets the activations as they are. Both work on tiles of 16 output rows,
- * which threads take from one counter; a tile's arithmetic depends on nothing else.
+ * other type is expanded to float32, a few rows at a time into scratch that stays in cache, and meets the activations as they
+ * are. Both work on tiles of 16 output rows, which threads share (pool.c); a tile's arithmetic depends on nothing else.
  *
  * The unit is the slot: one input row times one matrix of the weight. `linear` is the case of one matrix and all rows.
  */
