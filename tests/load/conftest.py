@@ -66,15 +66,19 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
         return await asyncio.to_thread(self.process.wait, PATIENCE_S)
 
-    async def idle(self) -> None:
-        """Until nothing runs and nothing waits."""
+    async def at_rest(self) -> Footprint:
+        """What it holds as soon as nothing runs and nothing waits.
+
+        Looked at while the connection that asks is open: whether the server has closed its side of one that has just
+        ended would be a matter of luck.
+        """
         async with httpx.AsyncClient() as client, asyncio.timeout(PATIENCE_S):
             while True:
                 page = (await client.get(self.url + "/metrics")).text
                 gauges = [line for line in page.splitlines() if line.startswith("lmhub_requests_")]
                 assert gauges, page
                 if all(line.endswith(" 0.0") for line in gauges):
-                    return
+                    return self._footprint()
 
     async def hits(self) -> Counter[str]:
         """How many prompts of this life went on from what was kept, by where that was."""
@@ -83,8 +87,7 @@ class Server:
         found = re.findall(r'^lmhub_kv_hits_total\{.*source="(\w+)".*\} (\S+)$', page, re.MULTILINE)
         return Counter({source: int(float(n)) for source, n in found})
 
-    def footprint(self) -> Footprint:
-        """Of the process as it is now."""
+    def _footprint(self) -> Footprint:
         assert self.process is not None
         proc = Path(f"/proc/{self.process.pid}")
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())

@@ -364,8 +364,7 @@ async def under_load(make: Callable[..., Any], model: Path, folder: Path, n: int
     prints = []
     for _ in range(2):
         await load.run(planned[: n // 2])
-        await server.idle()
-        prints.append(server.footprint())
+        prints.append(await server.at_rest())
     await load.stop()
     counts = load.counts
     print(f"\n{dict(counts)}\nprefixes: {dict(load.hits)}\n{prints}", file=sys.stderr)
