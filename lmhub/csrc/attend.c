@@ -35,6 +35,8 @@ typedef struct attend_job {
     int32_t il, n_head;
     float scale;
     int64_t window;
+    const float *bias;             /* (rows, n_head, extent), or NULL */
+    int64_t extent;
     char *scratch;
     size_t scratch_bytes;          /* per thread */
     int32_t max_pairs, v_dim;
@@ -101,6 +103,15 @@ static int tile_hi(const lmk_span *span, int32_t row, int64_t tile)
     return (int)lmk_max(0, lmk_min(LMK_TILE, span->n_past + row + 1 - tile));
 }
 
+/* The bias of row `at / n_head` and head `at % n_head`, at `position`, to its scores of the n positions from `tile` on. It is
+ * divided by the scale that they are multiplied by later. */
+static void lean(const attend_job *job, int64_t at, int64_t position, int64_t tile, int64_t n, float *score)
+{
+    const int64_t first = position + 1 - job->extent;
+    const float *bias = job->bias + at * job->extent - first, by = 1.0f / job->scale;
+    for (int64_t j = lmk_max(first, tile); j < lmk_min(position + 1, tile + n); j++) score[j - tile] += bias[j] * by;
+}
+
 /* One task: query rows [row, row + n_rows) of a span and the `heads` query heads of kv head `head`. */
 static void attend_block(const attend_job *job, const lmk_span *span, int32_t head, int32_t row, int32_t n_rows, char *memory)
 {
@@ -126,6 +137,10 @@ static void attend_block(const attend_job *job, const lmk_span *span, int32_t he
         const float *k = (const float *)(const void *)lmk_keys(kv, job->il, head, tile);
         const float *v = (const float *)(const void *)lmk_values(kv, job->il, head, tile);
         kernels->dot_f32(t.score_row, k, kv->k_dim, n, t.q, pairs, kv->k_dim);
+        for (int32_t p = 0; job->bias && p < pairs; p++) {
+            const int64_t at = (int64_t)(span->row + row + p / heads) * job->n_head + head * heads + p % heads;
+            lean(job, at, span->n_past + row + p / heads, tile, n, t.score_row[p]);
+        }
         for (int32_t r = 0, same; r < n_rows; r += same) {
             const int lo = tile_lo(job, span, row + r, tile), hi = tile_hi(span, row + r, tile);
             /* Rows that see the same part of the tile, most often all of it, are mixed together. */
@@ -161,6 +176,7 @@ static lmk_attend_task integers_of(const attend_job *job, const attend_piece *p,
         .q = job->q + at * kv->k_dim, .y = job->y + at * kv->v_dim,
         .q_step = (int64_t)job->n_head * kv->k_dim, .y_step = (int64_t)job->n_head * kv->v_dim,
         .position = span->n_past + p->row, .window = job->window, .scale = job->scale,
+        .bias = job->bias ? job->bias + at * job->extent : NULL, .extent = job->extent, .bias_step = job->n_head * job->extent,
         .first_part = p->first_part, .end_part = p->end_part, .parts = p->parts, .scratch = memory,
     };
 }
@@ -317,9 +333,15 @@ static int run(lmk_ctx *c, attend_job *job, const lmk_span *spans, int32_t n_spa
 void lmk_attend(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans, int32_t n_head,
                 float scale, int64_t window)
 {
+    lmk_attend_biased(c, y, q, il, spans, n_spans, n_head, scale, window, NULL, 0);
+}
+
+void lmk_attend_biased(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans,
+                       int32_t n_head, float scale, int64_t window, const float *bias, int32_t extent)
+{
     const size_t mark = lmk_mark(c);
     attend_job job = { .kernels = c->kernels, .y = y, .q = q, .il = il, .n_head = n_head, .scale = scale, .window = window,
-                       .most_pairs = MOST_PAIRS };
+                       .bias = bias, .extent = extent, .most_pairs = MOST_PAIRS };
     if (n_spans > 0 && run(c, &job, spans, n_spans))
         for (int32_t s = 0; s < n_spans; s++)
             for (int64_t i = 0; i < (int64_t)spans[s].n * n_head * spans[s].kv->v_dim; i++)

@@ -7,7 +7,7 @@
  * it likes. Only the softmax between the products is in floats, 16 lanes per row, in one order.
  *
  * In powers of two, per row (query and head) and stretch of 128 positions j:
- *     t[j] = dot(q, k[j]) * unit_k[j] * unit_q * scale * log2(e) + log2(unit_v[j])
+ *     t[j] = dot(q, k[j]) * unit_k[j] * unit_q * scale * log2(e) + log2(unit_v[j])     (+ bias[j] * log2(e))
  *     e[j] = 2^(t[j] - max t),   p[j] = round(65280 e[j]): the stretch's weights of the values' integers
  * and the row's sums over stretches, in order, relative to the largest t so far: of e[j] / unit_v[j], and of p · v. These
  * sums begin anew after each part of 1024 positions; parts are joined in order.
@@ -202,6 +202,20 @@ ALWAYS void sight_of(const lmk_attend_task *t, const attend_stretch *s, int64_t 
 ALWAYS v16 scored(i16x dot, v16 unit_k, v16 unit_q, v16 log_v)
 {
     return v_fma(v_mul(i_to_float(dot), unit_k), unit_q, log_v);
+}
+
+/* The pair's bias to its scores of the stretch, in powers of two as they are */
+ALWAYS void lean(const lmk_attend_task *t, const attend_stretch *s, int64_t pair, float *scores)
+{
+    if (!t->bias) return;
+    const int64_t row = pair / t->heads, end = t->position + row + 1, first = end - t->extent;
+    const float *bias = t->bias + row * t->bias_step + pair % t->heads * t->extent - first;
+    const int64_t behind = lmk_min(end, s->position + STRETCH);
+    for (int64_t j = lmk_max(first, s->position); j < behind; j += LANES) {
+        const int n = (int)lmk_min(LANES, behind - j);
+        float *at = scores + (j - s->position);
+        v_store_part(at, v_fma(v_load_part(bias + j, n, 0.0f), v_set(1.44269504088896341f), v_load_part(at, n, 0.0f)), n);
+    }
 }
 
 typedef void lay_weights_fn(char *p, const i16x x[4]);

@@ -175,8 +175,9 @@ ALWAYS void LAYOUT(pairs)(const lmk_attend_task *t, const attend_work *w, const 
         LAYOUT(score)(w, s, pair, c, ahead, n);
     }
     for (int i = 0; i < n; i++) {
-        const float *row = w->t + i * STRETCH;
+        float *row = w->t + i * STRETCH;
         char *p = w->p + i * BLOCKS * WEIGHTS_BYTES;
+        lean(t, s, pair + i, row);
         look(t, w, s, (pair + i) / t->heads, &sight);
         if (sight.lo == 0 && sight.hi == STRETCH) weigh(w, i, row, p, WEIGHTS_BYTES, 0, VECTORS, 1, LAYOUT(lay_weights));
         else weigh(w, i, row, p, WEIGHTS_BYTES, first, end, 0, LAYOUT(lay_weights));

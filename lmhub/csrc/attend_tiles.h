@@ -125,6 +125,7 @@ ALWAYS void weigh_pairs(const lmk_attend_task *t, const attend_work *w, const at
 {
     for (; i < end; i++) {
         char *p = w->p + i * BLOCKS * WEIGHTS_BYTES;
+        lean(t, s, b->pair + i, b->t + i * STRETCH);
         look(t, w, s, (b->pair + i) / t->heads, sight);
         if (sight->lo == 0 && sight->hi == STRETCH)
             weigh(w, i, b->t + i * STRETCH, p, WEIGHTS_BYTES, 0, VECTORS, 1, lay_weights_rows);

@@ -59,6 +59,8 @@ typedef struct lmk_attend_task {
     float *y;                      /* likewise with v_dim and y_step */
     int64_t q_step, y_step;
     int64_t position, window;      /* of row 0; 0 = no window */
+    const float *bias;             /* NULL, or of pair 0, by position, the row's own one last; heads `extent` floats apart */
+    int64_t extent, bias_step;     /* rows bias_step floats apart */
     float scale;
     int64_t first_part, end_part;  /* those of the cache that count; the rows see nothing of others */
     float *parts;                  /* NULL, or where their sums go, or are, lmk_attend_sums() floats each */
@@ -250,6 +252,8 @@ void lmk_rope(lmk_ctx *c, float *x, const float *cs, int64_t n, int32_t n_head, 
 void lmk_kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v);
 void lmk_attend(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans, int32_t n_head,
                 float scale, int64_t window);
+void lmk_attend_biased(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans,
+                       int32_t n_head, float scale, int64_t window, const float *bias, int32_t extent);
 
 static inline int64_t lmk_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t lmk_max(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -281,6 +281,16 @@ static void attend(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_s
     add_up(of_attention(spans, n_spans, n_head, window), since);
 }
 
+static void attend_biased(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans,
+                          int32_t n_head, float scale, int64_t window, const float *bias, int32_t extent)
+{
+    const double since = seconds();
+    lmk_attend_biased(c, y, q, il, spans, n_spans, n_head, scale, window, bias, extent);
+    lmk_op_time one = of_attention(spans, n_spans, n_head, window);
+    one.op = "attend_biased";
+    add_up(one, since);
+}
+
 void lmk_time_ops(lmk_api *api)
 {
     api->get_rows = get_rows;
@@ -300,6 +310,7 @@ void lmk_time_ops(lmk_api *api)
     api->rope = rope;
     api->kv_append = kv_append;
     api->attend = attend;
+    api->attend_biased = attend_biased;
     pthread_mutex_lock(&profile.lock);
     profile.n_tallies = 0;
     pthread_mutex_unlock(&profile.lock);

@@ -39,6 +39,7 @@ static lmk_api api = {
     .gelu_mul = lmk_gelu_mul,
     .softcap = lmk_softcap,
     .linear_experts_many = lmk_linear_experts_many,
+    .attend_biased = lmk_attend_biased,
 };
 
 uintptr_t lmk_table(void)

@@ -21,7 +21,7 @@
 
 /* cdef: begin */
 #define LMK_ABI_MAJOR 1
-#define LMK_ABI_MINOR 3
+#define LMK_ABI_MINOR 4
 
 #define LMK_ABORTED 1              /* a forward's return value when abort was asked for between layers; no cache moved */
 
@@ -122,6 +122,11 @@ typedef struct lmk_api {
     /* since 1.3: linear_experts for n_w weights of the same cols that share x and the route: y[i] (n*k, w[i]->rows) */
     int (*linear_experts_many)(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
                                int per_slot, const lmk_route *r);
+
+    /* since 1.4: attend with a bias by distance: row i's score of head h for the position `distance` before its own gets
+     * bias[i, h, extent - 1 - distance], and further away nothing. bias (n, n_head, extent). */
+    void (*attend_biased)(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans,
+                          int32_t n_head, float scale, int64_t window, const float *bias, int32_t extent);
 } lmk_api;
 
 /* One translation unit per plugin: the pointer is set once by lmk_bind, which the core's native.bind() calls. */

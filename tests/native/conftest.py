@@ -167,12 +167,20 @@ class Kernels:
         v: Floats,
         scale: float,
         window: int = 0,
+        bias: Floats | None = None,
     ) -> Floats:
-        """q (n, n_head, k_dim), k (n, n_kv, k_dim), v (n, n_kv, v_dim) -> (n, n_head, v_dim); advances the states."""
+        """q (n, n_head, k_dim), k (n, n_kv, k_dim), v (n, n_kv, v_dim) -> (n, n_head, v_dim); advances the states.
+
+        bias (n, n_head, extent)
+        """
         spans = self.spans(states, counts)
         y = np.full((len(q), q.shape[1], v.shape[2]), np.nan, np.float32)
         API.kv_append(self.c, 0, spans, len(counts), self.floats(k), self.floats(v))
-        API.attend(self.c, self.floats(y), self.floats(q), 0, spans, len(counts), q.shape[1], scale, window)
+        attention = (self.c, self.floats(y), self.floats(q), 0, spans, len(counts), q.shape[1], scale, window)
+        if bias is None:
+            API.attend(*attention)
+        else:
+            API.attend_biased(*attention, self.floats(bias), bias.shape[2])
         for state, n in zip(states, counts, strict=True):
             state.n_tokens += n
         return y

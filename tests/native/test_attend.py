@@ -18,12 +18,21 @@ ROUNDING = 3e-4
 """What the integers of f16 and q8_0 caches may be off by, relative to the result."""
 
 
-def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, window: int) -> np.ndarray:
-    """One sequence from its beginning: q (n, H, d), k (n, KV, d), v (n, KV, e) -> (n, H, e), in float64."""
+def oracle(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, window: int, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """One sequence from its beginning: q (n, H, d), k (n, KV, d), v (n, KV, e) -> (n, H, e), in float64.
+
+    bias (n, H, extent): what a score gets, the row's own position last.
+    """
     n, heads = q.shape[0], q.shape[1] // k.shape[1]
     k, v = (np.repeat(a.astype(np.float64), heads, axis=1) for a in (k, v))
     scores = np.einsum("ihd,jhd->hij", q.astype(np.float64), k) * scale
     i, j = np.arange(n)[:, None], np.arange(n)
+    if bias is not None:
+        at = bias.shape[-1] - 1 - (i - j)
+        seen = (at >= 0) & (at < bias.shape[-1])
+        scores += np.where(seen, np.take_along_axis(bias.transpose(1, 0, 2), np.where(seen, at, 0)[None], -1), 0)
     hidden = (j > i) | ((j <= i - window) if window else False)
     scores = np.where(hidden, -np.inf, scores)
     p = np.exp(scores - scores.max(-1, keepdims=True))
@@ -66,7 +75,9 @@ def new_state(capacity: int, dtype: str) -> KVState:
     return state
 
 
-def run(ops: Any, dtype: str, qkv: Any, cuts: list[int], window: int) -> np.ndarray:
+def run(
+    ops: Any, dtype: str, qkv: Any, cuts: list[int], window: int, bias: np.ndarray | None = None
+) -> np.ndarray:
     """The whole sequence in chunks of the given lengths, the last one repeated as needed."""
     q, k, v = qkv
     n, state, out = len(q), new_state(len(q), dtype), []
@@ -74,7 +85,9 @@ def run(ops: Any, dtype: str, qkv: Any, cuts: list[int], window: int) -> np.ndar
     while state.n_tokens < n:
         a = state.n_tokens
         b = min(a + (cuts.pop(0) if len(cuts) > 1 else cuts[0]), n)
-        out.append(ops.append_and_attend([state], [b - a], q[a:b].copy(), k[a:b].copy(), v[a:b].copy(), 0.2, window))
+        parts = [x[a:b].copy() for x in (q, k, v)]
+        own = None if bias is None else bias[a:b].copy()
+        out.append(ops.append_and_attend([state], [b - a], *parts, 0.2, window, own))
     return np.concatenate(out)
 
 
@@ -104,6 +117,23 @@ def test_attention_is_softmax_and_does_not_depend_on_the_cuts(
         for cuts in ([1], [64, 64], [63, 2, 70], [7]):
             assert run(ops, dtype, qkv, cuts, window).tobytes() == whole.tobytes()
         found.append(whole)
+    assert all(y.tobytes() == found[0].tobytes() for y in found)
+
+
+@pytest.mark.parametrize("dtype", list(DIMS))
+@pytest.mark.parametrize("n_head", [2, 6])
+@pytest.mark.parametrize(("extent", "window"), [(1, 0), (24, 0), (100, 100), (70, 30), (500, 0)])
+def test_a_bias_by_distance(
+    dtype: str, n_head: int, extent: int, window: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator
+) -> None:
+    """Shorter than what rows see, as long as their window, and reaching before the first position."""
+    q, k, v = sequence(rng, 300, n_head, dtype)
+    bias = 2 * rng.standard_normal((300, n_head, extent), np.float32)
+    want, found = oracle(q, stored(k, dtype), stored(v, dtype), 0.2, window, bias), []
+    for level in levels:
+        ops = kernels(level)
+        found += [run(ops, dtype, (q, k, v), cuts, window, bias) for cuts in ([300], [1], [63, 2, 70], [200])]
+    assert_close(found[0], want, dtype)
     assert all(y.tobytes() == found[0].tobytes() for y in found)
 
 
