@@ -71,7 +71,6 @@ int64_t lmk_kv_row_bytes(int32_t dtype, int64_t dim)
 typedef struct append_job {
     const lmk_kernels *kernels;
     const lmk_span *spans;
-    const int64_t *first_task;     /* (n_spans + 1) */
     const float *k, *v;
     int32_t il;
 } append_job;
@@ -112,38 +111,39 @@ static void append_block(const append_job *j, const lmk_span *span, const side *
 }
 
 /* A task is a kv head's keys and values in one tile: no two write to the same line. */
+static int64_t tasks_of(const lmk_span *span)
+{
+    if (span->n < 1) return 0;
+    return ((span->n_past + span->n - 1) / LMK_TILE - span->n_past / LMK_TILE + 1) * span->kv->n_kv;
+}
+
 static void append_tasks(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const append_job *j = arg;
-    int32_t s = 0;
-    for (int64_t task = begin; task < end; task++) {
-        while (task >= j->first_task[s + 1]) s++;
-        const lmk_span *span = &j->spans[s];
-        const lmk_kv *kv = span->kv;
-        const int64_t i = task - j->first_task[s], tile = span->n_past / LMK_TILE + i / kv->n_kv;
-        const int64_t first = lmk_max(span->n_past, tile * LMK_TILE);
-        const int64_t last = lmk_min(span->n_past + span->n, (tile + 1) * LMK_TILE);
-        const side keys = side_of(kv, 1), values = side_of(kv, 0);
-        append_block(j, span, &keys, (int32_t)(i % kv->n_kv), first, last, j->k);
-        append_block(j, span, &values, (int32_t)(i % kv->n_kv), first, last, j->v);
+    int64_t first = 0;             /* of the span's tasks */
+    for (const lmk_span *span = j->spans; first < end; first += tasks_of(span++)) {
+        const int64_t n_kv = span->kv->n_kv, behind = lmk_min(end, first + tasks_of(span));
+        const side keys = side_of(span->kv, 1), values = side_of(span->kv, 0);
+        for (int64_t task = lmk_max(begin, first); task < behind; task++) {
+            const int64_t tile = span->n_past / LMK_TILE + (task - first) / n_kv;
+            const int64_t from = lmk_max(span->n_past, tile * LMK_TILE);
+            const int64_t to = lmk_min(span->n_past + span->n, (tile + 1) * LMK_TILE);
+            append_block(j, span, &keys, (int32_t)((task - first) % n_kv), from, to, j->k);
+            append_block(j, span, &values, (int32_t)((task - first) % n_kv), from, to, j->v);
+        }
     }
 }
 
 void lmk_kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v)
 {
-    const size_t mark = lmk_mark(c);
-    int64_t *first_task = lmk_alloc(c, (size_t)(n_spans + 1) * sizeof *first_task), work = 0;
-    if (!first_task) return;       /* what is not there yet is garbage */
-    first_task[0] = 0;
+    int64_t tasks = 0, work = 0;
     for (int32_t s = 0; s < n_spans; s++) {
-        const int64_t first = spans[s].n_past / LMK_TILE, last = (spans[s].n_past + spans[s].n - 1) / LMK_TILE;
-        first_task[s + 1] = first_task[s] + (spans[s].n > 0 ? (last - first + 1) * spans[s].kv->n_kv : 0);
+        tasks += tasks_of(&spans[s]);
         work += (int64_t)spans[s].n * spans[s].kv->n_kv * (spans[s].kv->k_dim + spans[s].kv->v_dim);
     }
-    append_job job = { c->kernels, spans, first_task, k, v, il };
-    lmk_parallel(lmk_threads(), first_task[n_spans], work < 32768 ? first_task[n_spans] : 1, append_tasks, &job);
-    lmk_release(c, mark);
+    append_job job = { c->kernels, spans, k, v, il };
+    lmk_parallel(lmk_threads(), tasks, work < 32768 ? tasks : 1, append_tasks, &job);
 }
 
 /* ---- from cache to cache ---- */
