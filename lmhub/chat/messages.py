@@ -104,7 +104,7 @@ def arrangements(turns: list[Turn], *, fold: bool) -> Iterator[list[Turn]]:
     folded = _folded(turns, n_leading)
     if folded != turns:
         yield folded
-    if folded[0]["role"] == "system" and any(turn["role"] == "user" for turn in folded):
+    if folded and folded[0]["role"] == "system" and any(turn["role"] == "user" for turn in folded):
         yield _without_system(folded)
 
 

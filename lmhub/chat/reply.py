@@ -21,6 +21,7 @@ from typing import Any, Literal
 from lmhub.chat.calls import raw_input
 from lmhub.chat.eager import Announced, EagerReader
 from lmhub.chat.markers import Marker, MarkerScanner
+from lmhub.chat.xml_calls import is_within_value
 from lmhub.family import ThinkMarkers, ToolStyle
 from lmhub.types import Content, ReplyItem, Thought, Tool, ToolCallDelta, ToolCallStart
 
@@ -309,7 +310,7 @@ class ChannelParser:
             return False
         text = self._captured.decode("utf-8", "replace")
         if text.lstrip().startswith("<"):
-            return text.rfind("<parameter=") > text.rfind("</parameter>")
+            return is_within_value(text, list(self._offered.values()))
         return _ESCAPED.sub("", text).count('"') % 2 == 1
 
     def _close_earlier(self) -> None:

@@ -54,6 +54,25 @@ def parse_calls(text: str, tools: Sequence[Tool] = (), cut: bool = False) -> Seq
     return calls or None
 
 
+def is_within_value(text: str, tools: Sequence[Tool] = ()) -> bool:
+    """Whether `text`, the beginning of a region, ends within the value of a parameter."""
+    at = 0
+    keys: Collection[str] = ()
+    while at < len(text):
+        if head := FUNCTION.match(text, at):
+            keys, at = keys_of(head[1].strip(), tools), head.end()
+        elif head := PARAMETER.match(text, at):
+            span = value_end(text, value_start(text, head.end()), keys, final=False)
+            if not isinstance(span, tuple):
+                return True
+            at = span[1]
+        elif closing := CLOSE_FUNCTION.match(text, at) or _CLOSE_PARAMETER.match(text, at):
+            at = closing.end()
+        else:
+            return False
+    return False
+
+
 def tool_named(name: str, tools: Sequence[Tool]) -> Tool | None:
     """The offered tool of that name."""
     return next((tool for tool in tools if tool.name == name), None)

@@ -108,6 +108,11 @@ REPLIES = {
         "<tool_call>\n<function=f>\n<parameter=s>\nsay </tool_call> now\n</parameter>\n</function>\n</tool_call>",
         [("call", "f", False, '{"s": "say </tool_call> now"}')],
     ),
+    "both markers in a value": (
+        "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\nsay </tool_call> now\n</parameter>\n</function>\n"
+        "</tool_call>",
+        [("call", "f", False, '{"s": "a\\n</parameter>\\nsay </tool_call> now"}')],
+    ),
     "a marker in a string": (
         '<tool_call>{"name": "f", "arguments": {"s": "say </tool_call> now"}}</tool_call>',
         [("call", "f", False, '{"s": "say </tool_call> now"}')],
