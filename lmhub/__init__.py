@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lmhub.api import open as open
     from lmhub.family import HERMES as HERMES
     from lmhub.family import XML as XML
+    from lmhub.family import Advice as Advice
     from lmhub.family import Caps as Caps
     from lmhub.family import Family as Family
     from lmhub.family import LoadOptions as LoadOptions
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Advice": "lmhub.family",
     "Caps": "lmhub.family",
     "Family": "lmhub.family",
     "HERMES": "lmhub.family",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -87,6 +87,19 @@ def style_for(styles: ToolStyle | tuple[ToolStyle, ...] | None, template: str | 
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """How replies are best sampled, as a model card says it: `values` are fields of SamplingParams.
+
+    For files whose names match the regular expression `names`, letter case aside, and for replies that reason first
+    (`reasons` True), that do not, or (None) for both.
+    """
+
+    values: Mapping[str, float]
+    names: str = ""
+    reasons: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One model family, as `lmhub_families` returns it.
 
@@ -94,8 +107,9 @@ class Family:
     nothing heavy is imported before a model of the family is loaded. `plan` is `(file, options) -> MemoryPlan`, from
     metadata and the tensor directory alone. `kernels` names the family's compiled module ("lmhub_qwen3._kernels"), so
     that `lmhub plugins` and `lmhub doctor` can tell whether it fits this core without loading a model. `sampling` holds
-    the family's recommended defaults (fields of SamplingParams), which the file's own `general.sampling.*` keys
-    override. Of several `tools`, the first that the file's chat template shows is used.
+    the family's recommended defaults (fields of SamplingParams), or advice of which the first that fits counts; the
+    file's own `general.sampling.*` keys override it (`lmhub.advice`). Of several `tools`, the first that the file's
+    chat template shows is used. `template` is the chat template of files that carry none, in ChatML; None: a plain one.
     """
 
     name: str
@@ -106,7 +120,8 @@ class Family:
     caps: Caps = Caps()
     think: ThinkMarkers | None = None
     tools: ToolStyle | tuple[ToolStyle, ...] | None = None
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    template: str | None = None
+    sampling: Mapping[str, float] | tuple[Advice, ...] = ()
     doc: str = ""
 
 

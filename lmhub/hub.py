@@ -16,12 +16,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmhub.advice import default_sampling
 from lmhub.engine import Engine
 from lmhub.errors import LmhubError, ModelFileError, PluginError, RequestError, UnknownModel, UnsupportedModel, quoted
 from lmhub.family import Borrow, Family, LoadOptions
 from lmhub.gguf import GGUFFile, open_gguf
 from lmhub.hookspecs import hookimpl
-from lmhub.loaded import LoadedModel, default_sampling
+from lmhub.loaded import LoadedModel
 from lmhub.machine import memory
 from lmhub.memory import LEAN, Cost, Plan, largest_ctx, settled
 from lmhub.memory import plan as memory_plan
@@ -186,6 +187,7 @@ class Hub:
                 f"convert the model again."
             )
         facts = file.facts()
+        sampling, reasoning_sampling = default_sampling(claim.family, file.metadata)
         return LoadedModel(
             id=self._free_id(file),
             family=claim.family,
@@ -199,7 +201,8 @@ class Hub:
             n_params=facts.n_params,
             nbytes=facts.nbytes,
             quantization=next(iter(facts.types), "none"),
-            sampling=default_sampling(claim.family, file.metadata),
+            sampling=sampling,
+            reasoning_sampling=reasoning_sampling,
             lazy_tools=settings.lazy_tools,
         )
 
@@ -242,7 +245,11 @@ class Hub:
         loaded.tools = self.plugins.call_first("lmhub_tool_style", model=loaded)
         if loaded.chat is None:
             loaded.chat = ChatFormat.from_metadata(
-                loaded.metadata, loaded.tokenizer, think=loaded.think, tools=loaded.tools
+                loaded.metadata,
+                loaded.tokenizer,
+                think=loaded.think,
+                tools=loaded.tools,
+                fallback=loaded.family.template,
             )
         engine = Engine(
             loaded.model,
@@ -337,7 +344,8 @@ class _CoreAnswers:
         from lmhub.chat.prompt import template_source
         from lmhub.family import style_for
 
-        return style_for(model.family.tools, template_source(model.metadata, model.tokenizer))
+        source = template_source(model.metadata, model.tokenizer, model.family.template)
+        return style_for(model.family.tools, source)
 
     @hookimpl(trylast=True)
     def lmhub_think_markers(self, model: LoadedModel) -> Any:

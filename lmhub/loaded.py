@@ -6,13 +6,11 @@ the queue.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lmhub.errors import quoted
 from lmhub.family import Family, ThinkMarkers, ToolStyle
 from lmhub.model import BlockLM, CausalLM, MemoryPlan
 from lmhub.prepare import counted, next_turn, prepared
@@ -23,23 +21,14 @@ if TYPE_CHECKING:
     from lmhub.grammar import GrammarEngine
     from lmhub.tokenize import Tokenizer
 
-log = logging.getLogger("lmhub")
-
-_FILE_SAMPLING: dict[str, tuple[str, float, float]] = {  # key -> field of SamplingParams, least, largest
-    "temp": ("temperature", 0, 100),
-    "top_k": ("top_k", 0, 2**31 - 1),
-    "top_p": ("top_p", 0, 1),
-    "min_p": ("min_p", 0, 1),
-    "penalty_repeat": ("repeat_penalty", 1e-3, 100),
-    "penalty_last_n": ("repeat_last_n", -1, 2**31 - 1),
-}
-
 
 @dataclass(eq=False)
 class LoadedModel:
     """One model in memory. `id` is the name that clients use; `n_ctx` is in positions, `created` in Unix seconds.
 
-    `lazy_tools`: once a model that may choose opens a tool call, a grammar holds it to the tools and their schemas.
+    `sampling` holds the defaults of replies that do not reason first, `reasoning_sampling` those of replies that do
+    (None: the same). `lazy_tools`: once a model that may choose opens a tool call, a grammar holds it to the tools and
+    their schemas.
     """
 
     id: str
@@ -55,6 +44,7 @@ class LoadedModel:
     nbytes: int
     quantization: str
     sampling: SamplingParams
+    reasoning_sampling: SamplingParams | None = None
     think: ThinkMarkers | None = None
     tools: ToolStyle | None = None
     chat: ChatFormat | None = None
@@ -96,21 +86,3 @@ class LoadedModel:
         A template may show a reply in the history differently from how the model wrote it. Raises RequestError.
         """
         return next_turn(self, request, reply)
-
-
-def default_sampling(family: Family, metadata: Mapping[str, Any]) -> SamplingParams:
-    """The sampling a model is meant to be run with: the file's `general.sampling.*` keys over the family's record.
-
-    What the file recommends out of bounds is left out, with a warning: requests can set better values.
-    """
-    values: dict[str, Any] = dict(family.sampling)
-    for key, (name, least, largest) in _FILE_SAMPLING.items():
-        value = metadata.get(f"general.sampling.{key}")
-        if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= largest:
-            values[name] = value
-        elif value is not None:
-            said = quoted(value)
-            log.warning("general.sampling.%s is %s and not used: it must be from %g to %g", key, said, least, largest)
-    whole = {one.name for one in fields(SamplingParams) if one.type == "int"}
-    known: dict[str, Callable[[Any], Any]] = {name: int if name in whole else float for name in values}
-    return SamplingParams(**{name: known[name](value) for name, value in values.items()})

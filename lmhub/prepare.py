@@ -22,6 +22,7 @@ from lmhub.types import (
     GrammarSpec,
     Message,
     Request,
+    SamplingParams,
     Text,
     Tool,
     ToolCall,
@@ -84,7 +85,9 @@ def _chat(model: LoadedModel, request: ChatRequest, id: str) -> tuple[Generation
     grammar = chat.forced(tools, request.tool_choice) if forced else request.grammar
     lazy = _lazy(model, chat, request, tools)
     thinking = _thinking(model, chat, request, prompt, grammar)
-    made = _Common(model, request, id, prompt.ids, "messages", bool(grammar))
+    reasons = prompt.opens_reasoning or (_wants_reasoning(model, request) and chat.can_switch_reasoning)
+    sampling = (model.reasoning_sampling if reasons else None) or model.sampling
+    made = _Common(model, request, id, prompt.ids, "messages", sampling, bool(grammar))
     ends_at_call = bool(tools) and (forced or not request.parallel_tool_calls)
     return tuple(
         made.choice(
@@ -127,24 +130,26 @@ def _tools(model: LoadedModel, request: ChatRequest) -> tuple[Tool, ...]:
 
 def _rendered(model: LoadedModel, request: ChatRequest, tools: Sequence[Tool]) -> tuple[ChatFormat, Prompt]:
     """The prompt. A grammar turns reasoning off unless it was asked for, a forced call does so in any case."""
-    reasoning = request.reasoning
-    if reasoning and model.think is None and not request.lenient:
+    if request.reasoning and model.think is None and not request.lenient:
         raise RequestError(
             f"model {model.id} has no reasoning channel; send the request without a reasoning effort",
             param="reasoning_effort",
             code="unsupported_parameter",
         )
-    if request.tool_choice.mode == "any" or request.reasoning_budget == 0 or model.think is None:
-        reasoning = False
     assert model.chat is not None
     prompt = model.chat.render(
         request.messages,
         tools,
-        reasoning=reasoning or None,  # a template that cannot turn it off is left alone
+        reasoning=_wants_reasoning(model, request) or None,  # a template that cannot turn it off is left alone
         template_kwargs=request.template_kwargs,
         continue_final=request.continue_final,
     )
     return model.chat, prompt
+
+
+def _wants_reasoning(model: LoadedModel, request: ChatRequest) -> bool:
+    is_free = request.tool_choice.mode != "any" and request.reasoning_budget != 0
+    return bool(request.reasoning) and is_free and model.think is not None
 
 
 def _lazy(model: LoadedModel, chat: ChatFormat, request: ChatRequest, tools: Sequence[Tool]) -> LazyTools | None:
@@ -167,8 +172,7 @@ def _thinking(
     model: LoadedModel, chat: ChatFormat, request: ChatRequest, prompt: Prompt, grammar: GrammarSpec | None
 ) -> Thinking | None:
     """How a reply that a grammar governs reasons first: if that was asked for, or if the template makes it."""
-    wanted = bool(request.reasoning) and request.tool_choice.mode != "any" and request.reasoning_budget != 0
-    if grammar is None or model.think is None or not (wanted or prompt.opens_reasoning):
+    if grammar is None or model.think is None or not (_wants_reasoning(model, request) or prompt.opens_reasoning):
         return None
     if chat.close_id is None:
         if not prompt.opens_reasoning:
@@ -201,7 +205,7 @@ def _completions(model: LoadedModel, request: CompletionRequest, id: str) -> tup
     made: list[GenerationRequest] = []
     for prompt in request.prompts:
         ids = _ids(model, prompt, request.suffix)
-        common = _Common(model, request, id, ids, "prompt", request.grammar is not None)
+        common = _Common(model, request, id, ids, "prompt", model.sampling, request.grammar is not None)
         for number in range(request.n):
             one = common.choice(
                 len(made),
@@ -256,13 +260,14 @@ def _fim_ids(model: LoadedModel) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What the choices of one prompt share. `param` is the field that the prompt came from."""
+    """What the choices of one prompt share. `param` is the field that the prompt came from, `sampling` the defaults."""
 
     model: LoadedModel
     request: Request
     id: str
     prompt: tuple[int, ...]
     param: str
+    sampling: SamplingParams
     is_constrained: bool
 
     def choice(self, number: int, seed: int, **rest: Any) -> GenerationRequest:
@@ -276,7 +281,7 @@ class _Common:
         return GenerationRequest(
             id=self.id,
             prompt=self.prompt,
-            sampling=replace(model.sampling, **_seeded(request.sampling, seed)),
+            sampling=replace(self.sampling, **_seeded(request.sampling, seed)),
             max_tokens=self._budget(),
             eog=frozenset() if request.ignore_eos else eog,
             stop=request.stop,

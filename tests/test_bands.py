@@ -13,6 +13,7 @@ BANDS = [
     {"_native", "native"},
     {"types", "errors", "settings", "machine", "gguf", "tokenize"},
     {
+        "advice",
         "model",
         "family",
         "dialect",

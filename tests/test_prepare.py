@@ -30,6 +30,7 @@ from lmhub.types import (
     PromptScored,
     ReasoningDelta,
     Request,
+    SamplingParams,
     Text,
     TextDelta,
     Tool,
@@ -128,6 +129,22 @@ def test_what_is_passed_on(model: LoadedModel) -> None:
     assert (made.stop, made.logprobs, made.logit_bias, made.return_token_ids) == (("x",), 3, {5: -1.0}, True)
     assert (made.sampling.temperature, made.eog, made.max_calls) == (0.5, TOKENIZER.eog, None)
     assert refused(model, chat(logit_bias={N_VOCAB: 1.0})).param == "logit_bias"
+
+
+def test_replies_that_reason_have_defaults_of_their_own() -> None:
+    modes = {
+        "sampling": SamplingParams(temperature=0.7, top_k=5),
+        "reasoning_sampling": SamplingParams(temperature=0.6),
+    }
+    hub, served = serve(FakeModel(b"ok"), **modes)
+    try:
+        for reasoning, temperature, top_k in ((None, 0.7, 5), (False, 0.7, 5), (True, 0.6, 0)):
+            made = one(served.model, chat(reasoning=reasoning, sampling={"min_p": 0.1})).sampling
+            assert (made.temperature, made.top_k, made.min_p) == (temperature, top_k, 0.1)
+        assert one(served.model, chat(reasoning=True, tools=(ADD,), tool_choice=ANY)).sampling.temperature == 0.7
+        assert one(served.model, CompletionRequest(("a",))).sampling.temperature == 0.7
+    finally:
+        hub.close()
 
 
 def test_ignore_eos(model: LoadedModel) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from lmhub.chat.chatml import PLAIN
 from lmhub.chat.forcing import LazyTools, Markers, forced_call, opened_call
 from lmhub.chat.lark import literal
 from lmhub.chat.messages import Turn, arrangements, declared, told, turns_of
@@ -27,22 +28,9 @@ from lmhub.types import GrammarSpec, Message, ReplyParser, Text, Tool, ToolCall,
 if TYPE_CHECKING:
     from lmhub.tokenize import Tokenizer
 
-# For files without a template whose vocabulary has ChatML's tokens; tools as the Hermes convention has them.
-_CHATML = """\
-{% if tools %}{{ '<|im_start|>system\\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content + '\\n\\n' }}\
-{% endif %}{{ '# Tools\\n\\n<tools>' }}{% for tool in tools %}{{ '\\n' ~ (tool | tojson) }}{% endfor %}\
-{{ '\\n</tools>\\n\\nTo call one, reply with\\n<tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>' }}\
-{{ '<|im_end|>\\n' }}{% endif %}\
-{% for message in (messages[1:] if tools and messages[0].role == 'system' else messages) %}\
-{% if message.role == 'tool' %}\
-{{ '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}\
-{% else %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}\
-{% for call in message.tool_calls or [] %}\
-{{ '\\n' if message.content or not loop.first }}{{ '<tool_call>\\n{"name": ' ~ (call.function.name | tojson) }}\
-{{ ', "arguments": ' ~ (call.function.arguments | tojson) ~ '}\\n</tool_call>' }}\
-{% endfor %}{{ '<|im_end|>\\n' }}{% endif %}{% endfor %}\
-{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 _NO_TEMPLATE = "this model carries no chat template; use the completions API, or a file with tokenizer.chat_template"
+_EFFORT = "reasoning_effort"
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _END = "\ue000end of the prefix {}\ue001"  # stands where the reply is to continue
 
 
@@ -92,9 +80,10 @@ class ChatFormat:
         *,
         think: ThinkMarkers | None = None,
         tools: ToolStyle | None = None,
+        fallback: str | None = None,
     ) -> ChatFormat:
-        """The format of a file's `tokenizer.chat_template`; without one, ChatML if the vocabulary has its tokens."""
-        source = template_source(metadata, tokenizer)
+        """The format of a file's `tokenizer.chat_template`; `fallback` is as for `template_source`."""
+        source = template_source(metadata, tokenizer, fallback)
         template: ChatTemplate | ModelFileError | None = None
         try:
             if source:
@@ -117,9 +106,10 @@ class ChatFormat:
 
         `reasoning` sets the template's own switch; None turns it off, unless the template refuses that. A switch among
         `template_kwargs` wins. A template that refuses an order of messages gets them rearranged
-        (`messages.arrangements`). `continue_final` ends the prompt right behind the text of the last message, the
-        assistant's. Raises RequestError if there is no template, if it refuses all the same (with its own message), if
-        it cannot continue the last message, and for reserved names in `template_kwargs`.
+        (`messages.arrangements`), one that refuses a `reasoning_effort` the nearest that it knows. `continue_final`
+        ends the prompt right behind the text of the last message, the assistant's. Raises RequestError if there is no
+        template, if it refuses all the same (with its own message), if it cannot continue the last message, and for
+        reserved names in `template_kwargs`.
         """
         template = self._ready()
         end = None
@@ -128,7 +118,9 @@ class ChatFormat:
         variables = self._variables(template, template_kwargs or {})
         variables |= {"tools": declared(tools), "add_generation_prompt": add_generation_prompt and not continue_final}
         switches = self._switches(template, reasoning, variables)
-        text = self._rendered(template, [{**variables, **switch} for switch in switches], self._turns(messages, tools))
+        efforts = _efforts(template, variables)
+        tried = [{**variables, **switch, **effort} for switch in switches for effort in efforts]
+        text = self._rendered(template, tried, self._turns(messages, tools))
         if end is not None:
             return self._prompt(_up_to(text, end))
         if add_generation_prompt and (end_of_turn := self.traits.turn_end).strip() and text.endswith(end_of_turn):
@@ -268,12 +260,28 @@ class ChatFormat:
         return Prompt(cut, ids, opens, n_stable)
 
 
-def template_source(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:
-    """The text of the template that a model is talked to with; None if it has none."""
+def template_source(metadata: Mapping[str, Any], tokenizer: Tokenizer, fallback: str | None = None) -> str | None:
+    """The text of the template that a model is talked to with; None if it has none.
+
+    A file that carries none has `fallback`, the family's, or else plain ChatML, if its vocabulary has ChatML's tokens.
+    """
     source = metadata.get("tokenizer.chat_template")
     if source is None and {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.specials):
-        return _CHATML
+        return fallback or PLAIN
     return source if isinstance(source, str) and source else None
+
+
+def _efforts(template: ChatTemplate, variables: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
+    """The efforts to try, the nearest to what is asked for first and of two equally near ones the higher first.
+
+    Templates know two or three of the names, and some refuse the others.
+    """
+    asked = variables.get(_EFFORT)
+    if asked not in _EFFORTS or not template.mentions(_EFFORT):
+        return ({},)
+    at = _EFFORTS.index(asked)
+    nearest = sorted(range(len(_EFFORTS)), key=lambda place: (abs(place - at), -place))
+    return [{_EFFORT: _EFFORTS[place]} for place in nearest]
 
 
 def _with_end(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:

@@ -86,7 +86,8 @@ FIELDS: tuple[Field, ...] = (
     honoured("tool_choice", "`none`, `auto`, `required`, a function or custom tool by name, or `allowed_tools`"),
     honoured("parallel_tool_calls", "false ends the reply behind its first call"),
     honoured("reasoning_effort", "`none` and `minimal` switch reasoning off; `low`, `medium`, `high`, `xhigh`, `max` "
-             "and `default` on, without effect on a model that cannot reason"),
+             "and `default` on, without effect on a model that cannot reason; a template that refuses one of them gets "
+             "the nearest that it knows"),
     honoured("reasoning", "`effort`, `enabled`, `max_tokens`; `exclude` leaves the reasoning out (OpenRouter)"),
     honoured("reasoning_format", "`none` leaves the reasoning in the content, between `<think>` and `</think>`; `auto` "
              "and `deepseek` change nothing"),

@@ -196,3 +196,36 @@ def test_tools_are_declared_in_the_usual_order():
 def test_a_control_token_may_be_built_around_the_role():
     source = "{% for m in messages %}{{ '<|' + m['role'] + '|>' ~ m.content }}{% endfor %}"
     assert format_of(source).render([say("user", "<|user|>")]).segments == (("<|user|>", True), ("<|user|>", False))
+
+
+# --- efforts ---------------------------------------------------------------------------------------------------------
+
+
+def picky(*known):
+    """A template that knows these degrees of effort only, and shows which one it got."""
+    return (
+        f"{{% if reasoning_effort is defined and reasoning_effort not in {list(known)} %}}"
+        "{{ raise_exception('what effort?') }}{% endif %}{{ reasoning_effort }}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "used"),
+    [
+        (("low", "medium", "xhigh"), "high", "xhigh"),
+        (("low", "medium", "xhigh"), "max", "xhigh"),
+        (("low", "medium", "xhigh"), "low", "low"),
+        (("low", "high", "max"), "medium", "high"),
+        (("low", "medium", "high"), "max", "high"),
+        (("low",), "max", "low"),
+    ],
+)
+def test_an_effort_that_the_template_refuses_is_the_nearest_that_it_knows(known, asked, used):
+    assert format_of(picky(*known)).render([say("user", "a")], template_kwargs={"reasoning_effort": asked}).text == used
+
+
+def test_an_effort_that_nobody_knows_is_the_template_s_to_refuse():
+    for effort in ("extreme", 3, ["low"]):
+        with pytest.raises(RequestError, match="what effort"):
+            format_of(picky("low")).render([say("user", "a")], template_kwargs={"reasoning_effort": effort})
+    assert format_of("{{ messages[0].content }}").render([say("user", "a")]).text == "a"

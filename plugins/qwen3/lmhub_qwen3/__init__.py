@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmhub import HERMES, XML, Caps, Family, ThinkMarkers, hookimpl
+from lmhub import HERMES, XML, Advice, Caps, Family, ThinkMarkers, hookimpl
+from lmhub.chat.chatml import THINKING
+
+_PLAIN = {"temperature": 0.7, "top_k": 20, "top_p": 0.8}
+_ADVICE = (  # the model cards' values
+    Advice({**_PLAIN, "repeat_penalty": 1.05}, names="coder"),
+    Advice({"temperature": 0.6, "top_k": 20, "top_p": 0.95}, reasons=True),
+    Advice(_PLAIN),
+)
 
 
 @hookimpl
@@ -22,8 +30,8 @@ def lmhub_families() -> list[Family]:
             caps=Caps(tools=True, reasoning=True),
             think=ThinkMarkers(),
             tools=(XML, HERMES),
-            # The model cards' values without thinking; files made from a thinking model carry their own.
-            sampling={"temperature": 0.7, "top_k": 20, "top_p": 0.8},
+            template=THINKING,
+            sampling=_ADVICE,
             doc="Qwen3 0.6B to 235B, dense and mixture-of-experts",
         )
     ]

@@ -5,7 +5,18 @@ This module holds records only: nothing heavy is imported before a model is load
 
 from __future__ import annotations
 
-from lmhub import HERMES, XML, Caps, Family, ThinkMarkers, hookimpl
+from lmhub import HERMES, XML, Advice, Caps, Family, ThinkMarkers, hookimpl
+from lmhub.chat.chatml import THINKING_XML
+
+_THINKING = {"temperature": 1.0, "top_k": 20, "top_p": 0.95}
+_PLAIN = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "presence_penalty": 1.5}
+_SMALL = {"temperature": 1.0, "top_k": 20, "presence_penalty": 2.0}
+_ADVICE = (  # the model cards' values; Bonsai is a Qwen3.6 27B
+    Advice(_THINKING, names=r"3\.6.*\b27b|bonsai|3\.8", reasons=True),
+    Advice({**_THINKING, "presence_penalty": 1.5}, reasons=True),
+    Advice(_SMALL, names=r"(?<![\d.])(0\.8|2)b\b"),
+    Advice(_PLAIN),
+)
 
 
 @hookimpl
@@ -20,7 +31,8 @@ def lmhub_families() -> list[Family]:
             caps=Caps(tools=True, reasoning=True, rewind=False),
             think=ThinkMarkers(),
             tools=(XML, HERMES),
-            sampling={"temperature": 1.0, "top_k": 20, "top_p": 0.95},
+            template=THINKING_XML,
+            sampling=_ADVICE,
             doc="Qwen3.5 and 3.6, dense and mixture-of-experts; Ternary-Bonsai 27B",
         )
     ]
