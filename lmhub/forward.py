@@ -50,10 +50,12 @@ class Geometry:
     def plan(self, file: GGUFFile, options: LoadOptions, tables: Iterable[str] = ()) -> MemoryPlan:
         """What loading the file takes, when each sequence has one such cache.
 
-        All matrices are packed but borrowed ones and `tables`, of which only rows are looked up (`Weights.table`).
+        All matrices are packed but borrowed ones and those of which only rows are looked up (`Weights.table`): `tables`
+        and an embedding that is not the head as well.
         """
+        unpacked = {*tables, *(("token_embd.weight",) if "output.weight" in file.tensors else ())}
         packed = sum(
-            packed_bytes(tensor, options.borrow) for name, tensor in file.tensors.items() if name not in tables
+            packed_bytes(tensor, options.borrow) for name, tensor in file.tensors.items() if name not in unpacked
         )
         mapped = sum(tensor.nbytes for tensor in file.tensors.values())
         return MemoryPlan(mapped, packed, self._nbytes(options.n_ctx))

@@ -62,6 +62,25 @@ class Keys:
             )
         return values[0]
 
+    def heads(self, n_layer: int) -> tuple[int, int]:
+        """Query heads and key heads, which a model has in every layer alike. Raises ModelFileError, UnsupportedModel.
+
+        Consecutive query heads share a key head; without a number of their own there are as many.
+        """
+        n_head = self.uniform("attention.head_count", n_layer, 1, 1024)
+        n_kv = self.uniform("attention.head_count_kv", n_layer, 1, n_head, n_head)
+        if n_head % n_kv:
+            raise ModelFileError(
+                f"{self.file.path.name}: {n_head} query heads cannot share {n_kv} key heads evenly; "
+                f"convert the model again."
+            )
+        return n_head, n_kv
+
+    def rows_of(self, name: str) -> int:
+        """The slowest dimension of a tensor, for sizes that no key tells. Raises ModelFileError when it is missing."""
+        shape = self.file.tensor(name).shape
+        return shape[0] if shape else 1
+
     def text(self, name: str, default: str) -> str:
         """A string; `default` where the key is absent. Raises ModelFileError."""
         return self.file.optional(f"{self.arch}.{name}", str, default)

@@ -25,6 +25,7 @@ BANDS = [
         "sampling",
         "weights",
         "kv",
+        "fields",
         "forward",
         "hparams",
         "rope",

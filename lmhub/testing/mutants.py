@@ -1,30 +1,44 @@
-"""Builds a plugin's model module with one line broken on purpose, for tests that demand that somebody notices.
+"""`FamilyMutants`: breaks a family on purpose, one rule at a time, and demands that the oracle's comparison notices.
 
-The wrapper that cffi writes when a plugin is built includes the family's C file: it is compiled again for each mutant,
-over a changed copy. Mutants of the plugin's Python share the compiled module.
+    class TestMarkovMutants(FamilyMutants):
+        plugin, source = "lmhub_markov", "markov.c"
+        models = {"dense": decoder("markov")}
+        mutants = (Mutant("no scale", "1.0f / sqrtf((float)hd)", "1.0f"),)
+
+Three kinds. `Mutant`s in the plugin are built from changed copies of its files: the wrapper that cffi writes when a
+plugin is built includes the family's C file and is compiled again over each copy. `FileMutant`s are in what the plugin
+reads: it gets a changed file, the oracle the right one. Those in the core's kernels are played by breaking the oracle.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 
 import lmhub
+from lmhub.family import LoadOptions
+from lmhub.gguf import GGUFFile, open_gguf
 from lmhub.model import Chunk
 from lmhub.testing import drive
 from lmhub.testing.golden import NMSE_TOLERANCE, REL_TOLERANCE
-from lmhub.testing.reference import nmse, relative_error
+from lmhub.testing.reference import nmse, relative_error, tensor
+from lmhub.testing.rewrite import rewrite
+from lmhub.testing.tiny import Tiny, write
+
+Oracle = Callable[..., np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,99 @@ class Mutant:
     file: str = ""
 
 
+UNCHANGED = Mutant("none", "", "")
+
+
+@dataclass(frozen=True)
+class FileMutant:
+    """What the file of `model` says is changed: keys and tensors go, keys are replaced, and so are tensors.
+
+    `change` is applied to the values of every tensor whose name ends with `ending`. Keys are without the architecture.
+    """
+
+    name: str
+    model: str = "dense"
+    drop: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    ending: str = ""
+    change: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def write(self, source: GGUFFile, path: Path) -> Path:
+        """The changed file."""
+        arch, replace = source.architecture, {}
+        if self.change is not None:
+            names = [name for name in source.tensors if name.endswith(self.ending)]
+            assert names, f"{self.name}: no tensor ends with {self.ending}"
+            replace = {name: self.change(tensor(source, name)).astype(np.float32) for name in names}
+        keys = {f"{arch}.{key}": value for key, value in self.metadata.items()}
+        gone = (*self.drop, *(f"{arch}.{key}" for key in self.drop))
+        return rewrite(source, path, drop=gone, replace=replace, metadata=keys)
+
+
+class FamilyMutants:
+    """Subclass with the attributes below; the suite needs `oracle.py` beside it, as the conformance suite does."""
+
+    plugin: ClassVar[str]
+    """The plugin's import name."""
+    source: ClassVar[str]
+    """Its C file in `csrc/`."""
+    models: ClassVar[Mapping[str, Tiny]]
+    """Name -> a small model that shows differences."""
+    mutants: ClassVar[Sequence[Mutant]]
+    file_mutants: ClassVar[Sequence[FileMutant]] = ()
+    mutations: ClassVar[Sequence[tuple[str, str]]] = ()
+    """(what the oracle takes as `mutation`, model)."""
+    n_ctx: ClassVar[int] = 128
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Parametrize by the subclass's mutants."""
+        cases: dict[str, Sequence[Any]] = {
+            "mutant": (UNCHANGED, *self.mutants),
+            "file_mutant": self.file_mutants,
+            "mutation": self.mutations,
+        }
+        for name in cases.keys() & set(metafunc.fixturenames):
+            ids = ["-".join(one) if isinstance(one, tuple) else one.name for one in cases[name]]
+            metafunc.parametrize(name, cases[name], ids=ids)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def built(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mutants:
+        """The plugin whose tests these are, to be built again."""
+        return Mutants(request.path.parents[1], cls.plugin, cls.source, tmp_path_factory.mktemp("mutants"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def files(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+        root = tmp_path_factory.mktemp("models")
+        return {name: write(root / f"{name}.gguf", tiny) for name, tiny in cls.models.items()}
+
+    def test_mutants_of_the_plugin(
+        self, mutant: Mutant, built: Mutants, files: Mapping[str, Path], oracle: Oracle
+    ) -> None:
+        [module] = built.build([mutant]).values()
+        for name in files if mutant is UNCHANGED else (mutant.model,):
+            file = open_gguf(files[name])
+            model = module.load(file, LoadOptions(n_ctx=self.n_ctx, kv_dtype="f32"))
+            tokens = drive.random_tokens(60, model.n_vocab)
+            assert agrees(model, oracle(file, tokens), tokens) == (mutant is UNCHANGED)
+
+    def test_mutants_of_what_is_read(
+        self, file_mutant: FileMutant, files: Mapping[str, Path], tmp_path: Path, oracle: Oracle
+    ) -> None:
+        source = open_gguf(files[file_mutant.model])
+        model = drive.load(self.plugin, file_mutant.write(source, tmp_path / "mutant.gguf"), self.n_ctx)
+        tokens = drive.random_tokens(60, model.n_vocab)
+        assert not agrees(model, oracle(source, tokens), tokens)
+
+    def test_mutants_of_the_oracle(self, mutation: tuple[str, str], files: Mapping[str, Path], oracle: Oracle) -> None:
+        broken, name = mutation
+        file, model = open_gguf(files[name]), drive.load(self.plugin, files[name], self.n_ctx)
+        tokens = drive.random_tokens(60, model.n_vocab)
+        assert agrees(model, oracle(file, tokens), tokens)
+        assert not agrees(model, oracle(file, tokens, broken), tokens)
+
+
 class Mutants:
     """The plugin in `project` with package `package`, whose C is `csrc/{source}`; what is built goes into `folder`."""
 
@@ -50,6 +157,7 @@ class Mutants:
         self._compiler = [str(sysconfig.get_config_var("CC")).split()[0], "-shared", "-fPIC", "-O0"]
         self._compiler += [f"-I{lmhub.get_include()}", f"-I{sysconfig.get_path('include')}"]
         self._suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        self._numbers = itertools.count()
         code = "import sys, runpy; runpy.run_path(sys.argv[1])['ffibuilder'].emit_c_code(sys.argv[2])"
         words = [sys.executable, "-c", code, f"{package}/_build.py", str(folder / "_kernels.c")]
         here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -57,7 +165,9 @@ class Mutants:
 
     def build(self, mutants: Iterable[Mutant]) -> dict[str, ModuleType]:
         """Every mutant's `model` module by the mutant's name, two compiled at a time."""
-        numbered = [(f"{self._package}_mutant_{at}", mutant) for at, mutant in enumerate(mutants)]
+        numbered = [
+            (f"{self._package}_mutant_{at}", mutant) for mutant, at in zip(mutants, self._numbers, strict=False)
+        ]
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda one: self._compile(*one), numbered))
         return {mutant.name: self._imported(name) for name, mutant in numbered}

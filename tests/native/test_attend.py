@@ -75,9 +75,7 @@ def new_state(capacity: int, dtype: str) -> KVState:
     return state
 
 
-def run(
-    ops: Any, dtype: str, qkv: Any, cuts: list[int], window: int, bias: np.ndarray | None = None
-) -> np.ndarray:
+def run(ops: Any, dtype: str, qkv: Any, cuts: list[int], window: int, bias: np.ndarray | None = None) -> np.ndarray:
     """The whole sequence in chunks of the given lengths, the last one repeated as needed."""
     q, k, v = qkv
     n, state, out = len(q), new_state(len(q), dtype), []

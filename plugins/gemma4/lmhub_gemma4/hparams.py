@@ -73,7 +73,7 @@ class Hparams:
             n_per_layer=keys.whole("embedding_length_per_layer_input", 0, 1 << 16, 0),
             n_expert=n_expert,
             n_expert_used=keys.whole("expert_used_count", 1, n_expert) if n_expert else 0,
-            n_vocab=file.tensor("token_embd.weight").shape[0],
+            n_vocab=keys.rows_of("token_embd.weight"),
             n_ctx_train=keys.whole("context_length", 1, 1 << 31),
             rms_eps=keys.real("attention.layer_norm_rms_epsilon", 0.0, 1.0),
             softcap=keys.real("final_logit_softcapping", 0.0, 1e6, 0.0),

@@ -138,6 +138,4 @@ def plan(file: GGUFFile, options: LoadOptions) -> MemoryPlan:
     """What loading would take, from metadata and the tensor directory."""
     hp = Hparams.from_gguf(file)
     unpacked = [TABLE, *(name for name in file.tensors if any(fnmatchcase(name, one) for one in skipped(hp)))]
-    if "output.weight" in file.tensors:
-        unpacked.append("token_embd.weight")
     return hp.geometry(options).plan(file, options, unpacked)

@@ -1,34 +1,17 @@
 """Breaks the forward pass on purpose, one rule at a time, and demands that the comparison with the oracle notices.
 
-Most are what other engines have got wrong with these models. Mutants in the plugin are built from changed copies of
-its files; those in the core's kernels, and in what is read, are played by breaking the oracle.
+Most are what other engines have got wrong with these models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from runpy import run_path
-from types import ModuleType
 
-import numpy as np
-import pytest
+from lmhub.testing.mutants import FamilyMutants, FileMutant, Mutant
 
-from lmhub.family import LoadOptions
-from lmhub.gguf import open_gguf
-from lmhub.testing import drive
-from lmhub.testing.mutants import Mutant, Mutants, agrees
-from lmhub.testing.rewrite import rewrite
-from lmhub.testing.tiny import write
-
-PROJECT = Path(__file__).parents[1]
-MODELS = {
-    name: tiny
-    for name, tiny in run_path(str(Path(__file__).with_name("tiny_gemma.py")))["MODELS"].items()
-    if name in ("e2b", "dense", "moe", "moe_split", "plain", "gemma3")
-}
-N_CTX = 128
+TINY = run_path(str(Path(__file__).with_name("tiny_gemma.py")))
 
 VALUES_FROM = "if (m->value_norm) lmk->rms_norm(c, v, l->attn_v.data ? v : k, m->value_norm,"
 VALUES_NORMED = f"    {VALUES_FROM} n * l->n_kv, hd, m->rms_eps);\n"
@@ -57,8 +40,7 @@ def off(statement: str) -> tuple[str, str]:
 
 model, hparams = partial(Mutant, file="lmhub_gemma4/model.py"), partial(Mutant, file="lmhub_gemma4/hparams.py")
 
-MUTANTS = [
-    Mutant("none", "", ""),
+MUTANTS = (
     Mutant("embedding not scaled", EMBEDDING_SCALED, ""),
     Mutant("queries not normed", QUERIES_NORMED, ""),
     Mutant("keys not normed", KEYS_NORMED, ""),
@@ -116,47 +98,19 @@ MUTANTS = [
     hparams("scale of 27B", "len(self.layers) == 62", "True", "gemma3"),
     hparams("period from its beginning", "il % period != period - 1", "il % period != 0", "gemma3"),
     hparams("a window of one more", "window=window(keys)", "window=window(keys) + 1", "gemma3"),
-]  # fmt: skip
+)  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
-    """Every mutant's model module."""
-    return Mutants(PROJECT, "lmhub_gemma4", "gemma.c", tmp_path_factory.mktemp("mutants")).build(MUTANTS)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {name: write(root / f"{name}.gguf", tiny) for name, tiny in MODELS.items()}
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_mutants_of_the_plugin(
-    mutant: Mutant, modules: dict[str, ModuleType], files: dict[str, Path], oracle: Callable[..., np.ndarray]
-) -> None:
-    for name in MODELS if mutant.name == "none" else (mutant.model,):
-        file = open_gguf(files[name])
-        found = modules[mutant.name].load(file, LoadOptions(n_ctx=N_CTX, kv_dtype="f32"))
-        tokens = drive.random_tokens(60, found.n_vocab)
-        assert agrees(found, oracle(file, tokens), tokens) == (mutant.name == "none")
-
-
-@pytest.mark.parametrize("name", ["e2b", "gemma3"])
-def test_one_added_to_norms(
-    name: str, files: dict[str, Path], tmp_path: Path, oracle: Callable[..., np.ndarray]
-) -> None:
-    """Files of either generation hold the norms as they are multiplied."""
-    file = open_gguf(files[name])
-    norms = {n: t.data.view(np.float32) + 1 for n, t in file.tensors.items() if n.endswith("norm.weight")}
-    found = drive.load("lmhub_gemma4", rewrite(file, tmp_path / "mutant.gguf", replace=norms), N_CTX)
-    tokens = drive.random_tokens(60, found.n_vocab)
-    assert not agrees(found, oracle(file, tokens), tokens)
-
-
-@pytest.mark.parametrize(
-    ("mutation", "name"),
-    [
+class TestGemmaMutants(FamilyMutants):
+    plugin, source = "lmhub_gemma4", "gemma.c"
+    models = {name: TINY["MODELS"][name] for name in ("e2b", "dense", "moe", "moe_split", "plain", "gemma3")}  # noqa: RUF012
+    mutants = MUTANTS
+    # Files of either generation hold the norms as they are multiplied.
+    file_mutants = tuple(
+        FileMutant(f"one added to norms of {name}", name, ending="norm.weight", change=lambda w: w + 1)
+        for name in ("e2b", "gemma3")
+    )
+    mutations = (
         ("window + 1", "e2b"),
         ("window - 1", "e2b"),
         ("window + 1", "gemma3"),
@@ -164,12 +118,4 @@ def test_one_added_to_norms(
         ("no window", "dense"),
         ("no renormalisation", "moe"),
         ("scaled before renormalisation", "moe"),
-    ],
-)
-def test_mutants_of_the_kernels_and_of_what_is_read(
-    mutation: str, name: str, files: dict[str, Path], oracle: Callable[..., np.ndarray]
-) -> None:
-    file, found = open_gguf(files[name]), drive.load("lmhub_gemma4", files[name], N_CTX)
-    tokens = drive.random_tokens(60, found.n_vocab)
-    assert agrees(found, oracle(file, tokens), tokens)
-    assert not agrees(found, oracle(file, tokens, mutation), tokens)
+    )

@@ -6,11 +6,10 @@ The file is untrusted: every number is held to a range and every tensor to its s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from lmhub.errors import ModelFileError
 from lmhub.family import LoadOptions
+from lmhub.fields import Fields
 from lmhub.forward import Geometry, RaggedModel
 from lmhub.gguf import GGUFFile
 from lmhub.hparams import Keys
@@ -18,7 +17,7 @@ from lmhub.kv import Layers
 from lmhub.model import MemoryPlan
 from lmhub.native import bind
 from lmhub.rope import Rope, read_rope
-from lmhub.weights import Matrix, Weights
+from lmhub.weights import Weights
 from lmhub_llama._kernels import ffi, lib
 
 
@@ -46,14 +45,8 @@ class Hparams:
         keys = Keys(file)
         n_layer = keys.whole("block_count", 1, 1024)
         n_embd = keys.whole("embedding_length", 1, 1 << 17)
-        n_head = keys.uniform("attention.head_count", n_layer, 1, 1024)
-        n_kv = keys.uniform("attention.head_count_kv", n_layer, 1, n_head, n_head)
-        if n_head % n_kv:
-            raise ModelFileError(
-                f"{file.path.name}: {n_head} query heads cannot share {n_kv} key heads evenly; convert the model again."
-            )
+        n_head, n_kv = keys.heads(n_layer)
         n_expert = keys.whole("expert_count", 0, 4096, 0)
-        vocabulary = file.tensor("token_embd.weight").shape
         return cls(
             n_layer=n_layer,
             n_embd=n_embd,
@@ -64,7 +57,7 @@ class Hparams:
             n_ff=keys.per_layer("feed_forward_length", n_layer, 1, 1 << 20),
             n_expert=n_expert,
             n_expert_used=keys.whole("expert_used_count", 1, n_expert) if n_expert else 0,
-            n_vocab=vocabulary[0] if vocabulary else 1,
+            n_vocab=keys.rows_of("token_embd.weight"),
             n_ctx_train=keys.whole("context_length", 1, 1 << 31),
             rms_eps=keys.real("attention.layer_norm_rms_epsilon", 0.0, 1.0),
             window=keys.whole("attention.sliding_window", 0, 1 << 31, 0),
@@ -78,59 +71,29 @@ class Hparams:
 def fill_model(hp: Hparams, rope: Rope, weights: Weights) -> tuple[Any, Any]:
     """The `llama_model` and its layers."""
     m, layers = ffi.new("llama_model *"), ffi.new("llama_layer[]", hp.n_layer)
-    put = partial(weights.bind, ffi, m)
     m.n_layer, m.n_embd, m.rms_eps, m.window = hp.n_layer, hp.n_embd, hp.rms_eps, hp.window
     m.n_head, m.n_kv, m.head_dim, m.value_dim = hp.n_head, hp.n_kv, hp.head_dim, hp.value_dim
     m.n_expert_used, m.layers = hp.n_expert_used, layers
-    m.n_pairs, m.rope_magnitude = len(rope.inv_freq), rope.magnitude
-    put("inv_freq", rope.inv_freq)
-    put("output_norm", weights.vector("output_norm.weight", hp.n_embd))
-    put("token_embd", weights.table("token_embd.weight", hp.n_vocab, hp.n_embd))
-    head = "output.weight" if weights.has("output.weight") else "token_embd.weight"
-    put("output", weights.matrix(head, hp.n_vocab, hp.n_embd))
+    fields = Fields(ffi, m, weights)
+    fields.rope(rope)
+    fields.ends(hp.n_vocab, hp.n_embd)
     for il in range(hp.n_layer):
-        fill_attention(layers[il], il, hp, weights)
-        (fill_experts if hp.n_expert else fill_dense)(layers[il], il, hp, weights)
+        fill_layer(Fields(ffi, layers[il], weights, f"blk.{il}."), hp, hp.n_ff[il])
     return m, layers
 
 
-def fill_attention(layer: Any, il: int, hp: Hparams, weights: Weights) -> None:
-    """Norms and projections of one `llama_layer`."""
-    put, b = partial(weights.bind, ffi, layer), f"blk.{il}."
-    put("attn_norm", weights.vector(b + "attn_norm.weight", hp.n_embd))
-    put("ffn_norm", weights.vector(b + "ffn_norm.weight", hp.n_embd))
-    for stem, rows, cols in (
-        ("attn_q", hp.n_head * hp.head_dim, hp.n_embd),
-        ("attn_k", hp.n_kv * hp.head_dim, hp.n_embd),
-        ("attn_v", hp.n_kv * hp.value_dim, hp.n_embd),
-        ("attn_output", hp.n_embd, hp.n_head * hp.value_dim),
-    ):
-        put(stem, weights.matrix(f"{b}{stem}.weight", rows, cols))
-        put(f"{stem}_bias", weights.optional_vector(f"{b}{stem}.bias", rows))
-
-
-def fill_dense(layer: Any, il: int, hp: Hparams, weights: Weights) -> None:
-    """The feed-forward of one dense `llama_layer`."""
-    put, b, n_ff = partial(weights.bind, ffi, layer), f"blk.{il}.", hp.n_ff[il]
-    put("ffn_gate", weights.matrix(b + "ffn_gate.weight", n_ff, hp.n_embd))
-    put("ffn_up", weights.matrix(b + "ffn_up.weight", n_ff, hp.n_embd))
-    put("ffn_down", weights.matrix(b + "ffn_down.weight", hp.n_embd, n_ff))
-
-
-def fill_experts(layer: Any, il: int, hp: Hparams, weights: Weights) -> None:
-    """The router and the experts of one `llama_layer`, as Mixtral has them."""
-    put, b, n_ff = partial(weights.bind, ffi, layer), f"blk.{il}.", hp.n_ff[il]
-    put("ffn_gate_inp", weights.matrix(b + "ffn_gate_inp.weight", hp.n_expert, hp.n_embd))
-    put("ffn_gate", experts(weights, b + "ffn_gate", hp.n_expert, n_ff, hp.n_embd))
-    put("ffn_up", experts(weights, b + "ffn_up", hp.n_expert, n_ff, hp.n_embd))
-    put("ffn_down", experts(weights, b + "ffn_down", hp.n_expert, hp.n_embd, n_ff))
-
-
-def experts(weights: Weights, stem: str, n_expert: int, rows: int, cols: int) -> Matrix:
-    """One projection of all experts: a stacked tensor, or one tensor per expert in files from before these."""
-    if weights.has(f"{stem}.0.weight"):
-        return weights.stack([f"{stem}.{e}.weight" for e in range(n_expert)], rows, cols)
-    return weights.matrix(f"{stem}_exps.weight", rows, cols, n_expert)
+def fill_layer(fields: Fields, hp: Hparams, n_ff: int) -> None:
+    """The weights of one `llama_layer`."""
+    fields.vector("attn_norm", hp.n_embd)
+    fields.vector("ffn_norm", hp.n_embd)
+    fields.projection("attn_q", hp.n_head * hp.head_dim, hp.n_embd)
+    fields.projection("attn_k", hp.n_kv * hp.head_dim, hp.n_embd)
+    fields.projection("attn_v", hp.n_kv * hp.value_dim, hp.n_embd)
+    fields.projection("attn_output", hp.n_embd, hp.n_head * hp.value_dim)
+    if hp.n_expert:
+        fields.routed_feed_forward(hp.n_embd, n_ff, hp.n_expert)
+    else:
+        fields.feed_forward(hp.n_embd, n_ff)
 
 
 def load(file: GGUFFile, options: LoadOptions) -> RaggedModel:
@@ -151,5 +114,4 @@ def load(file: GGUFFile, options: LoadOptions) -> RaggedModel:
 
 def plan(file: GGUFFile, options: LoadOptions) -> MemoryPlan:
     """What loading would take, from metadata and the tensor directory."""
-    tables = ("token_embd.weight",) if "output.weight" in file.tensors else ()
-    return Hparams.from_gguf(file).geometry(options).plan(file, options, tables)
+    return Hparams.from_gguf(file).geometry(options).plan(file, options)

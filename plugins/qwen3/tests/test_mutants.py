@@ -1,29 +1,11 @@
-"""Breaks the forward pass on purpose, one rule at a time, and demands that the comparison with the oracle notices.
-
-Three kinds of mutant. Those in C are built from a changed copy of `csrc`. Those in what the plugin reads from the file
-are played by giving it a changed file and the oracle the right one. Those in the core's kernels are played by breaking
-the oracle.
-"""
+"""Breaks the forward pass on purpose, one rule at a time, and demands that the comparison with the oracle notices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
-import pytest
 
-from lmhub.family import LoadOptions
-from lmhub.gguf import open_gguf
-from lmhub.testing import drive
-from lmhub.testing.mutants import Mutant, Mutants, agrees
-from lmhub.testing.rewrite import rewrite
-from lmhub.testing.tiny import Tiny, decoder, write
-
-PROJECT = Path(__file__).parents[1]
-N_CTX = 128
+from lmhub.testing.mutants import FamilyMutants, FileMutant, Mutant
+from lmhub.testing.tiny import Tiny, decoder
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
 KEYS = {"attention.layer_norm_rms_epsilon": 0.02, **YARN}
@@ -38,8 +20,6 @@ def fused() -> Tiny:
     gone = ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate_exps.weight", "ffn_up_exps.weight")
     return MOE.with_tensors(added, removed=gone)
 
-
-MODELS = {"dense": DENSE, "moe": MOE, "fused": fused()}
 
 NORMS = """\
     lmk->rms_norm(c, s->q, s->q, l->attn_q_norm, n * H, hd, m->rms_eps);
@@ -57,8 +37,7 @@ RESIDUAL = """\
 /* x += W_down("""
 
 
-MUTANTS = [
-    Mutant("none", "", ""),
+MUTANTS = (
     Mutant("norms after the rotation", NORMS + ROTATIONS, ROTATIONS + NORMS),
     Mutant("no query norm", NORMS.splitlines()[0], ""),
     Mutant("no key norm", NORMS.splitlines()[1], ""),
@@ -89,73 +68,33 @@ MUTANTS = [
            "for (int64_t i = 0; i < slots; i++) r.weight[i] = 1.0f / r.k;\n    if (lmk->linear_experts(c, y,", "moe"),
     Mutant("fused halves swapped", "wide, wide + ff, slots", "wide + ff, wide, slots", "fused"),
     Mutant("fused values from the keys", "s->n, nq + nk, nv", "s->n, nq, nv", "fused"),
-]  # fmt: skip
+)  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
-    """Every mutant's model module."""
-    return Mutants(PROJECT, "lmhub_qwen3", "qwen3.c", tmp_path_factory.mktemp("mutants")).build(MUTANTS)
+FILE_MUTANTS = (
+    FileMutant("YaRN ignored", drop=("rope.scaling.type", "rope.scaling.factor")),
+    FileMutant("YaRN taken as linear", metadata={"rope.scaling.type": "linear"}),
+    FileMutant("default rope base", drop=("rope.freq_base",)),
+    FileMutant("default YaRN context", drop=("rope.scaling.original_context_length",)),
+    FileMutant("one added to norms", ending="norm.weight", change=lambda w: w + 1),
+    FileMutant("embedding scaled", ending="token_embd.weight", change=lambda w: w * np.float32(8)),
+    FileMutant(
+        "query rows as if interleaved",
+        ending="attn_q.weight",
+        change=lambda w: w.reshape(-1, 2, 16, 64).swapaxes(1, 2).reshape(w.shape),
+    ),
+)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {name: write(root / f"{name}.gguf", tiny) for name, tiny in MODELS.items()}
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_mutants_of_the_c_code(
-    mutant: Mutant, modules: dict[str, ModuleType], files: dict[str, Path], oracle: Callable[..., np.ndarray]
-) -> None:
-    for name in MODELS if mutant.name == "none" else (mutant.model,):
-        file = open_gguf(files[name])
-        model = modules[mutant.name].load(file, LoadOptions(n_ctx=N_CTX, kv_dtype="f32"))
-        tokens = drive.random_tokens(60, model.n_vocab)
-        assert agrees(model, oracle(file, tokens), tokens) == (mutant.name == "none")
-
-
-FILE_MUTANTS = {
-    "YaRN ignored": {"drop": ("qwen3.rope.scaling.type", "qwen3.rope.scaling.factor")},
-    "YaRN taken as linear": {"metadata": {"qwen3.rope.scaling.type": "linear"}},
-    "default rope base": {"drop": ("qwen3.rope.freq_base",)},
-    "default YaRN context": {"drop": ("qwen3.rope.scaling.original_context_length",)},
-    "one added to norms": {"replace": ("norm.weight", lambda w: w + 1)},
-    "embedding scaled": {"replace": ("token_embd.weight", lambda w: w * np.float32(8))},
-    "query rows as if interleaved": {
-        "replace": ("attn_q.weight", lambda w: w.reshape(-1, 2, 16, 64).swapaxes(1, 2).reshape(w.shape).copy())
-    },
-}
-
-
-@pytest.mark.parametrize("name", FILE_MUTANTS)
-def test_mutants_of_what_is_read(
-    name: str, files: dict[str, Path], tmp_path: Path, oracle: Callable[..., np.ndarray]
-) -> None:
-    source, change = open_gguf(files["dense"]), dict(FILE_MUTANTS[name])
-    if "replace" in change:
-        ending, function = change["replace"]
-        values = {n: t.data.view(np.float32).reshape(t.shape) for n, t in source.tensors.items() if n.endswith(ending)}
-        change["replace"] = {n: function(w) for n, w in values.items()}
-    model = drive.load("lmhub_qwen3", rewrite(source, tmp_path / "mutant.gguf", **change), N_CTX)
-    tokens = drive.random_tokens(60, model.n_vocab)
-    assert not agrees(model, oracle(source, tokens), tokens)
-
-
-@pytest.mark.parametrize(
-    ("mutation", "name"),
-    [
+class TestQwen3Mutants(FamilyMutants):
+    plugin, source = "lmhub_qwen3", "qwen3.c"
+    models = {"dense": DENSE, "moe": MOE, "fused": fused()}  # noqa: RUF012
+    mutants = MUTANTS
+    file_mutants = FILE_MUTANTS
+    mutations = (
         ("kv head = h % KV", "dense"),
         ("attends to itself only", "dense"),
         ("sigmoid for SiLU", "dense"),
         ("no renormalisation", "moe"),
         ("top-1 only", "moe"),
-    ],
-)
-def test_mutants_of_the_kernels(
-    mutation: str, name: str, files: dict[str, Path], oracle: Callable[..., np.ndarray]
-) -> None:
-    file, model = open_gguf(files[name]), drive.load("lmhub_qwen3", files[name], N_CTX)
-    check = partial(agrees, model, tokens=drive.random_tokens(60, model.n_vocab))
-    assert check(want=oracle(file, drive.random_tokens(60, model.n_vocab)))
-    assert not check(want=oracle(file, drive.random_tokens(60, model.n_vocab), mutation))
+    )

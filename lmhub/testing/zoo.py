@@ -1,0 +1,73 @@
+"""`FamilyZoo`: a family against stored logits of other implementations, on golden models beside the repository.
+
+    class TestQwen3Zoo(FamilyZoo):
+        plugin = "lmhub_qwen3"
+        float32 = ("qwen3", "qwen3-yarn")
+        quantised = (("qwen3", "q8_0"), ("qwen3", "q4_k_m"))
+        invariant = (("qwen3", "f32"),)
+
+A folder of the zoo holds `model-KIND.gguf` files and one `golden.npz` (see `golden`). Where there is no zoo, all is
+skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from lmhub.testing import drive
+from lmhub.testing.golden import Golden
+
+
+class FamilyZoo:
+    """Subclass with the attributes below."""
+
+    plugin: ClassVar[str]
+    """The plugin's import name."""
+    float32: ClassVar[Sequence[str]]
+    """Folders whose `model-f32.gguf` must agree at every position, and continue greedily as stored."""
+    quantised: ClassVar[Sequence[tuple[str, str]]]
+    """(folder, kind) of files that may be as far off as an engine with 8-bit activations is."""
+    copies: ClassVar[Sequence[tuple[str, str]]] = ()
+    """(folder, kind) of files that hold the same values as the F32 one."""
+    invariant: ClassVar[Sequence[tuple[str, str]]]
+    """(folder, kind) of files with which cuts and neighbours are tried."""
+    prompts: ClassVar[Sequence[str]] = ("rand5", "text", "rand130")
+    """Those of the archives that `invariant` takes; the second one is cut."""
+    n_ctx: ClassVar[int] = 700
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Parametrize by the subclass's folders."""
+        cases: dict[str, Sequence[Any]] = {
+            "folder": self.float32,
+            "quantised_file": self.quantised,
+            "copy": self.copies,
+            "invariant_file": self.invariant,
+        }
+        for name in cases.keys() & set(metafunc.fixturenames):
+            ids = [one if isinstance(one, str) else "-".join(one) for one in cases[name]]
+            metafunc.parametrize(name, cases[name], ids=ids)
+
+    def load(self, zoo: Path, folder: str, kind: str) -> Any:
+        """The model in a file of the zoo."""
+        return drive.load(self.plugin, zoo / folder / f"model-{kind}.gguf", self.n_ctx)
+
+    def test_every_position_of_float32_files(self, zoo: Path, folder: str) -> None:
+        Golden(zoo / folder / "golden.npz").check_exact(self.load(zoo, folder, "f32"))
+
+    def test_greedy_continuations(self, zoo: Path, folder: str) -> None:
+        Golden(zoo / folder / "golden.npz").check_greedy(self.load(zoo, folder, "f32"))
+
+    def test_other_forms_of_the_same_weights(self, zoo: Path, copy: tuple[str, str]) -> None:
+        Golden(zoo / copy[0] / "golden.npz").check_exact(self.load(zoo, *copy))
+
+    def test_quantised_files_are_as_close_as_an_8_bit_engine(self, zoo: Path, quantised_file: tuple[str, str]) -> None:
+        folder, kind = quantised_file
+        Golden(zoo / folder / "golden.npz").check_quantised(self.load(zoo, folder, kind), kind)
+
+    def test_cuts_and_neighbours_do_not_matter(self, zoo: Path, invariant_file: tuple[str, str]) -> None:
+        golden = Golden(zoo / invariant_file[0] / "golden.npz")
+        golden.check_cuts_and_neighbours(self.load(zoo, *invariant_file), self.prompts, self.n_ctx)
