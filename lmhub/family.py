@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from lmhub.gguf import GGUFFile
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 Borrow = Literal["none", "experts", "all"]
 """Which weights kernels read where they lie in the file, packing rows as they use them: less memory, less speed."""
 KVDtype = str  # "f16" | "f32" | "q8_0" (head dimensions: multiples of 32)
+
+
+Fallback = str | Callable[[Mapping[str, Any]], str | None]
+"""See `Family.template`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ class ToolStyle:
     chat template shows that it declares tools in this style. `bare` is what a call begins with where the model forgot
     the marker; the name of a tool and `>` or the end of the line follow. `tokens` are (name, text) pairs of special
     tokens within a call, which `shape` may use as rules of these names. `eager` makes a reader for arguments that are
-    handed on while they are written (see `lmhub.chat.eager`); without it they always come whole.
+    handed on while they are written (see `lmhub.chat.eager`); without it they always come whole. `schema` turns the
+    JSON schema of a tool's parameters into one that the family's chat templates show in full. `writes_null`: null is
+    `null` in a call, so that a template which shows it as Python's `None` is not followed.
     """
 
     name: str
@@ -72,6 +78,8 @@ class ToolStyle:
     bare: str | None = None
     eager: str | None = None
     tokens: tuple[tuple[str, str], ...] = ()
+    schema: str | None = None
+    writes_null: bool = False
 
 
 _PARSE, _EAGER = "lmhub.chat.calls:parse_calls", "lmhub.chat.eager:EagerReader"
@@ -109,7 +117,8 @@ class Family:
     that `lmhub plugins` and `lmhub doctor` can tell whether it fits this core without loading a model. `sampling` holds
     the family's recommended defaults (fields of SamplingParams), or advice of which the first that fits counts; the
     file's own `general.sampling.*` keys override it (`lmhub.advice`). Of several `tools`, the first that the file's
-    chat template shows is used. `template` is the chat template of files that carry none, in ChatML; None: a plain one.
+    chat template shows is used. `template` is the chat template of files that carry none: ChatML as a text, or
+    a function of the metadata that gives one in a language of the family's own; None: plain ChatML.
     """
 
     name: str
@@ -120,7 +129,7 @@ class Family:
     caps: Caps = Caps()
     think: ThinkMarkers | None = None
     tools: ToolStyle | tuple[ToolStyle, ...] | None = None
-    template: str | None = None
+    template: Fallback | None = None
     sampling: Mapping[str, float] | tuple[Advice, ...] = ()
     doc: str = ""
 

@@ -7,7 +7,7 @@ template's own, because some templates build a control token around them. Knows 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any
@@ -18,6 +18,14 @@ from lmhub.types import Message, Reasoning, Tool, ToolCall, ToolResult
 
 Turn = dict[str, Any]
 
+
+class Null:
+    """JSON's null, for templates that would print Python's name for it."""
+
+    def __str__(self) -> str:
+        return "null"
+
+
 _REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
 
 
@@ -27,13 +35,14 @@ def turns_of(
     parsed_arguments: bool,
     inline: ThinkMarkers | None = None,
     custom: Collection[str] = (),
+    null: Any = None,
 ) -> list[Turn]:
     """The messages as template dictionaries, every tool result a turn of its own behind the calls and in their order.
 
     Call arguments are a mapping if `parsed_arguments`, otherwise the JSON text as it was written. Text that is not a
     JSON object becomes `{"arguments": text}` where a mapping is needed (`{"input": text}` for a `custom` tool), so that
     a call which a model got wrong is replayed, not refused. Reasoning between the markers `inline` is taken out of the
-    text of assistant turns.
+    text of assistant turns. `null` stands for null in arguments.
     """
     turns: list[Turn] = []
     calls: list[ToolCall] = []  # of the last turn that made any
@@ -45,7 +54,7 @@ def turns_of(
             turns.append(_result_turn(result, calls, n_results))
             n_results += 1
         if len(results) < len(message.parts) or not results:
-            turns.append(_turn(message, parsed_arguments, inline, custom))
+            turns.append(_turn(message, parsed_arguments, inline, custom, null))
         if calls_here:
             calls, n_results = calls_here, 0
     return _in_call_order(_results_first(turns))
@@ -77,14 +86,16 @@ def told(turns: Sequence[Turn], *, orphans_only: bool = False) -> list[Turn]:
     return [{key: value for key, value in turn.items() if key != "told"} for turn in out]
 
 
-def declared(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-    """The tools in OpenAI's wrapper, keys in its usual order; None if there are none."""
+def declared(
+    tools: Sequence[Tool], told: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]] | None:
+    """The tools in OpenAI's wrapper, keys in its usual order; None if there are none. `told` is `ToolStyle.schema`."""
     return [
         {
             "type": "function",
             "function": {"name": tool.name}
             | ({} if tool.description is None else {"description": tool.description})
-            | ({} if (parameters := _parameters(tool)) is None else {"parameters": parameters}),
+            | ({} if (schema := _parameters(tool)) is None else {"parameters": told(schema) if told else schema}),
         }
         for tool in tools
     ] or None
@@ -150,7 +161,9 @@ def _in_call_order(turns: list[Turn]) -> list[Turn]:
     return out
 
 
-def _turn(message: Message, parsed_arguments: bool, inline: ThinkMarkers | None, custom: Collection[str]) -> Turn:
+def _turn(
+    message: Message, parsed_arguments: bool, inline: ThinkMarkers | None, custom: Collection[str], null: Any
+) -> Turn:
     turn: Turn = {"role": written(message.role), "content": message.text}
     reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
     if inline is not None and message.role == "assistant":
@@ -158,7 +171,7 @@ def _turn(message: Message, parsed_arguments: bool, inline: ThinkMarkers | None,
         reasoning = reasoning or thought
     if reasoning:
         turn["reasoning_content"] = reasoning
-    calls = [_call(part, parsed_arguments, custom) for part in message.parts if isinstance(part, ToolCall)]
+    calls = [_call(part, parsed_arguments, custom, null) for part in message.parts if isinstance(part, ToolCall)]
     if calls:
         turn["tool_calls"] = calls
     return turn
@@ -173,14 +186,24 @@ def _without_reasoning(text: str, think: ThinkMarkers) -> tuple[str, str]:
     return (thought if opener else before).strip("\n"), after.lstrip("\n")
 
 
-def _call(call: ToolCall, parsed: bool, custom: Collection[str]) -> dict[str, Any]:
+def _call(call: ToolCall, parsed: bool, custom: Collection[str], null: Any) -> dict[str, Any]:
     arguments: Any = call.arguments if call.arguments.strip() else "{}"
     if parsed:
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
         if not isinstance(arguments, Mapping):
             arguments = {"input" if call.name in custom else "arguments": call.arguments}
+        arguments = arguments if null is None else _filled(arguments, null)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _filled(value: Any, null: Any) -> Any:
+    """`value` with every null in it replaced."""
+    if isinstance(value, dict):
+        return {key: _filled(one, null) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_filled(one, null) for one in value]
+    return null if value is None else value
 
 
 def _result_turn(result: ToolResult, calls: Sequence[ToolCall], position: int) -> Turn:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from lmhub.chat.chatml import PLAIN
 from lmhub.chat.forcing import LazyTools, Markers, forced_call, opened_call
 from lmhub.chat.lark import literal
-from lmhub.chat.messages import Turn, arrangements, declared, told, turns_of
-from lmhub.chat.reply import ChannelParser
+from lmhub.chat.messages import Null, Turn, arrangements, declared, told, turns_of
+from lmhub.chat.order import with_results_inside, with_texts, without_texts
+from lmhub.chat.reply import ChannelParser, imported
 from lmhub.chat.template import ChatTemplate, TemplateRefused
-from lmhub.chat.traced import segments, written
+from lmhub.chat.traced import segments, shown, written
 from lmhub.chat.traits import Traits
 from lmhub.errors import ModelFileError, RequestError
-from lmhub.family import ThinkMarkers, ToolStyle
+from lmhub.family import Fallback, ThinkMarkers, ToolStyle
 from lmhub.types import GrammarSpec, Message, ReplyParser, Text, Tool, ToolCall, ToolChoice
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class ChatFormat:
         *,
         think: ThinkMarkers | None = None,
         tools: ToolStyle | None = None,
-        fallback: str | None = None,
+        fallback: Fallback | None = None,
     ) -> ChatFormat:
         """The format of a file's `tokenizer.chat_template`; `fallback` is as for `template_source`."""
         source = template_source(metadata, tokenizer, fallback)
@@ -116,11 +117,15 @@ class ChatFormat:
         if continue_final:
             messages, end = _with_end(messages)
         variables = self._variables(template, template_kwargs or {})
-        variables |= {"tools": declared(tools), "add_generation_prompt": add_generation_prompt and not continue_final}
+        told = None if self._tools is None or self._tools.schema is None else imported(self._tools.schema)
+        variables |= {
+            "tools": declared(tools, told),
+            "add_generation_prompt": add_generation_prompt and not continue_final,
+        }
         switches = self._switches(template, reasoning, variables)
         efforts = _efforts(template, variables)
         tried = [{**variables, **switch, **effort} for switch in switches for effort in efforts]
-        text = self._rendered(template, tried, self._turns(messages, tools))
+        text = shown(self._rendered(template, tried, self._turns(messages, tools)))
         if end is not None:
             return self._prompt(_up_to(text, end))
         if add_generation_prompt and (end_of_turn := self.traits.turn_end).strip() and text.endswith(end_of_turn):
@@ -192,21 +197,35 @@ class ChatFormat:
 
     def _turns(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Turn]:
         traits = self.traits
+        writes_null = self._tools is not None and self._tools.writes_null
         with_tools = any(not isinstance(part, Text) for message in messages for part in message.parts)
         turns = turns_of(
             messages,
             parsed_arguments=with_tools and traits.wants_mappings,
             inline=self._think if traits.leaves_reasoning_inline else None,
             custom={tool.name for tool in tools if tool.custom},
+            null=Null() if writes_null and with_tools and traits.shows_nothing_as_none else None,
         )
         if any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns):
             if not traits.shows_tool_turns:
                 return told(turns)
             if not traits.shows_orphans:
-                return told(turns, orphans_only=True)
+                turns = told(turns, orphans_only=True)
+            if traits.wants_results_inside:
+                turns = with_results_inside(turns)
         return turns
 
     def _rendered(self, template: ChatTemplate, variants: Sequence[Mapping[str, Any]], turns: list[Turn]) -> str:
+        """The text of `turns`, each in the order in which the model wrote it."""
+        has_both = any("tool_calls" in turn and turn["content"] for turn in turns)
+        if has_both and self._tools is not None and self.traits.shows_text_behind_calls:
+            silent, texts = without_texts(turns)
+            text = with_texts(self._accepted(template, variants, silent), texts, self._tools.open)
+            if text is not None:
+                return text
+        return self._accepted(template, variants, turns)
+
+    def _accepted(self, template: ChatTemplate, variants: Sequence[Mapping[str, Any]], turns: list[Turn]) -> str:
         """What the first of the variables and arrangements that the template accepts give."""
         late = any(turn["role"] == "system" for turn in turns[1:])
         first: TemplateRefused | None = None
@@ -260,14 +279,17 @@ class ChatFormat:
         return Prompt(cut, ids, opens, n_stable)
 
 
-def template_source(metadata: Mapping[str, Any], tokenizer: Tokenizer, fallback: str | None = None) -> str | None:
+def template_source(metadata: Mapping[str, Any], tokenizer: Tokenizer, fallback: Fallback | None = None) -> str | None:
     """The text of the template that a model is talked to with; None if it has none.
 
-    A file that carries none has `fallback`, the family's, or else plain ChatML, if its vocabulary has ChatML's tokens.
+    A file that carries none has `fallback`, the family's. Where that is a text it is ChatML, as is the plain one behind
+    it: for vocabularies that have ChatML's tokens.
     """
     source = metadata.get("tokenizer.chat_template")
+    if source is None and callable(fallback):
+        source = fallback(metadata)
     if source is None and {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.specials):
-        return fallback or PLAIN
+        return fallback if isinstance(fallback, str) else PLAIN
     return source if isinstance(source, str) and source else None
 
 

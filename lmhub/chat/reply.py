@@ -66,11 +66,11 @@ class ChannelParser:
         self._texts = {name: text.encode() for name, text in texts.items()}
         self._scanner = MarkerScanner(texts, token_id)
         self._offered = {tool.name: tool for tool in offered}
-        self._parse = None if tools is None else _imported(tools.parse)
+        self._parse = None if tools is None else imported(tools.parse)
         eager = tools is not None and tools.eager is not None and any(tool.eager for tool in offered)
         self._reader: Callable[[Sequence[Tool]], EagerReader] | None = None
         if eager and tools is not None and tools.eager is not None:
-            self._reader = _imported(tools.eager)
+            self._reader = imported(tools.eager)
         self._mode: Mode = "think" if opens_reasoning else "content" if think is None else "detect"
         self.in_reasoning = opens_reasoning
         self._held = b""  # blanks that have not been shown yet
@@ -380,7 +380,8 @@ class ChannelParser:
         self._out.append(Content(data, literal=True))
 
 
-def _imported(reference: str) -> Callable[..., Any]:
+def imported(reference: str) -> Callable[..., Any]:
+    """The function that "module:function" names."""
     module, _, name = reference.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), name)
     return found

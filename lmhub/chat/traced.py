@@ -5,6 +5,8 @@ characters are all marked; everything that comes from outside is a plain `str`, 
 does not know, and which therefore returns a plain `str`, loses marks and never invents any. Text that lost its marks is
 ordinary text for the tokenizer, which can cost a special token but cannot forge one.
 
+A third kind of character is `hidden`: templates carry it around and compare it, and no prompt has it.
+
 Knows nothing of jinja, tokens or messages.
 """
 
@@ -15,10 +17,12 @@ from collections.abc import Iterable, Iterator
 from typing import SupportsIndex
 
 _RUN = re.compile(b"\0+|\1+")
+_HIDDEN = 2
+_SEEN = re.compile(b"[^\2]+")
 
 
 class Traced(str):
-    """A string with one mark per character: `marks[i]` is 1 where the template wrote character i, otherwise 0.
+    """A string with one mark per character: `marks[i]` is 1 where the template wrote character i, 2 if it is hidden.
 
     It compares, hashes and behaves as the string. Operations that rearrange characters keep the marks; the constructor
     without `marks` marks nothing.
@@ -130,6 +134,26 @@ class Traced(str):
 def written(text: str) -> Traced:
     """`text` as the template's own writing: all of it is markup."""
     return Traced(text, b"\1" * len(text))
+
+
+def hidden(text: str) -> Traced:
+    """`text` as characters that `shown` takes out again."""
+    return Traced(text, bytes((_HIDDEN,)) * len(text))
+
+
+def shown(text: str) -> str:
+    """`text` without what is hidden in it."""
+    if not isinstance(text, Traced) or _HIDDEN not in text.marks:
+        return text
+    return joined(text[run.start() : run.end()] for run in _SEEN.finditer(text.marks))
+
+
+def find_hidden(text: str, mark: str) -> int:
+    """Where the hidden text `mark` first stands in `text`; -1 where it does not."""
+    at, marks = text.find(mark), _marks(text)
+    while at >= 0 and marks[at] != _HIDDEN:
+        at = text.find(mark, at + 1)
+    return at
 
 
 def joined(parts: Iterable[str], sep: str = "") -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from lmhub.chat.messages import Turn, arrangements, turns_of
+from lmhub.chat.order import with_results_inside
 from lmhub.chat.template import ChatTemplate
 from lmhub.errors import RequestError
 from lmhub.family import ThinkMarkers
@@ -44,6 +45,27 @@ class Traits:
         """Whether calls and their results appear in the prompt."""
         text = self._rendered(*_history('{"probe_key": "probe-value"}'), parsed=self.wants_mappings)
         return text is not None and all(part in text for part in ("probe_name", "probe-value", "probe-result"))
+
+    @cached_property
+    def shows_text_behind_calls(self) -> bool:
+        """Whether the text of a turn that makes calls appears behind them."""
+        user, called, result = _history("{}", Text("probe-a"))
+        text = self._rendered(user, called, result, parsed=self.wants_mappings) or ""
+        return text.find("probe-a") > text.find("probe_name") >= 0
+
+    @cached_property
+    def wants_results_inside(self) -> bool:
+        """Whether results are to be part of the turn that called, which Gemma 4's first templates want."""
+        if not self._template.mentions("tool_responses"):
+            return False
+        outside, inside = (self._rendered(*_history("{}"), folded=folded) for folded in (False, True))
+        return inside is not None and "probe-result" in inside and inside != outside
+
+    @cached_property
+    def shows_nothing_as_none(self) -> bool:
+        """Whether `null` in the arguments of a call appears as Python's name for it, which no model writes."""
+        text = self._rendered(*_history('{"probe_key": null}'), parsed=self.wants_mappings) or ""
+        return "None" in text and "null" not in text
 
     @cached_property
     def shows_orphans(self) -> bool:
@@ -104,10 +126,16 @@ class Traits:
         text = self._rendered(_USER) or ""
         return text.partition("probe-u")[2]
 
-    def _rendered(self, *messages: Message, parsed: bool = True, as_is: bool = False, **settings: bool) -> str | None:
-        """The prompt, or None if the template refuses these messages, rearranged as well unless `as_is`."""
+    def _rendered(
+        self, *messages: Message, parsed: bool = True, as_is: bool = False, folded: bool = False, **settings: bool
+    ) -> str | None:
+        """The prompt, or None if the template refuses these messages, rearranged as well unless `as_is`.
+
+        `folded`: with results inside the turns that called.
+        """
         variables = {**self._tokens, "tools": None, "add_generation_prompt": False, **settings}
         turns: list[Turn] = turns_of(messages, parsed_arguments=parsed)
+        turns = with_results_inside(turns) if folded else turns
         for arranged in (turns,) if as_is else arrangements(turns, fold=False):
             try:
                 return self._template.render({**variables, "messages": arranged})
@@ -116,9 +144,9 @@ class Traits:
         return None
 
 
-def _history(arguments: str) -> tuple[Message, ...]:
+def _history(arguments: str, *said: Text) -> tuple[Message, ...]:
     return (
         _USER,
-        Message("assistant", (ToolCall("call_0", "probe_name", arguments),)),
+        Message("assistant", (*said, ToolCall("call_0", "probe_name", arguments))),
         Message("tool", (ToolResult("call_0", "probe-result"),)),
     )

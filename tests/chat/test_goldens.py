@@ -29,6 +29,7 @@ JOINED_PARTS = "text parts are one text, so that no template needs to know lists
 MERGED_SYSTEMS = "leading system messages are merged for a template that refuses two"
 TOLD_TOOLS = "a template without tools gets calls and results as texts, so that none is lost or refused"
 OPENED = "a reply is opened where a template closes the last turn and opens none"
+FOLDED = "results go into the turn of the call for a template that shows them nowhere else"
 STRIPPED = "reasoning within the text of an earlier turn is taken out where the template does not do it"
 TOOL_ROWS = ("tool_result", "tool_result_then_answer", "parallel_tools", "tool_reasoning", "tool_no_args")
 DIFFERENT = {
@@ -39,6 +40,7 @@ DIFFERENT = {
     **{(folder, file, "content_parts"): JOINED_PARTS for folder, file, _ in FORMATS if folder in LISTS},
     **{(f, "chat.json", "two_systems"): MERGED_SYSTEMS for f in ("qwen35", "gemma3")},
     **{(f, "chat.json", "parallel_tools"): OPENED for f in ("gemma4-e2b", "gemma4-31b")},
+    **{("gemma4-31b", "chat-interleaved.json", name): FOLDED for name in (*TOOL_ROWS, "null_content")},
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl
+from lmhub_gemma4.templates import template
 
 THINK = ThinkMarkers("<|channel>", "<channel|>", label="thought")
 QUOTE = '<|"|>'
@@ -19,6 +20,8 @@ CALLS = ToolStyle(
     shape="lmhub_gemma4.shape:shape",
     template_hint="<|tool_call>",
     tokens=(("quote", QUOTE),),
+    schema="lmhub_gemma4.declared:shown",
+    writes_null=True,
 )
 
 
@@ -29,6 +32,7 @@ def lmhub_families() -> list[Family]:
         load="lmhub_gemma4.model:load",
         plan="lmhub_gemma4.model:plan",
         kernels="lmhub_gemma4._kernels",
+        template=template,
         # What the model cards recommend, for both generations.
         sampling={"temperature": 1.0, "top_k": 64, "top_p": 0.95},
     )

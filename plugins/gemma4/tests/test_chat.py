@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lmhub_gemma4 import CALLS, THINK
+from lmhub_gemma4.templates import template
 
 from lmhub.chat.prompt import ChatFormat
 from lmhub.chat.reply import ChannelParser
@@ -163,12 +164,92 @@ def test_a_client_cannot_spell_markup(chat: Any) -> None:
     assert [one for one in ids if one in special] == [one for one in plain if one in special]
 
 
+SEEN = Message("assistant", (Reasoning("hm"), Text("Let me see."), ToolCall("1", "get_weather", '{"city":"Paris"}')))
+RESULT = Message("tool", (ToolResult("1", "21 C"),))
+
+
+def test_a_text_that_came_with_a_call_stands_where_the_model_wrote_it(chat: Any) -> None:
+    """The template would show it behind the result, and close the turn in which the model is to answer."""
+    asked = chat[0].render([USER], (TOOL,), reasoning=True)
+    answered = chat[0].render([USER, SEEN, RESULT], (TOOL,), reasoning=True)
+    reply = f"<|channel>thought\nhm\n<channel|>Let me see.{CALL}"
+    assert answered.text.startswith(asked.text + reply) and answered.text.endswith("<tool_response|>")
+    assert answered.ids[: len(asked.ids)] == asked.ids
+    more = chat[0].render([USER, SEEN, RESULT, SEEN, RESULT], (TOOL,), reasoning=True)
+    assert more.ids[: len(answered.ids)] == answered.ids
+    assert more.text.count("Let me see.") == 2
+
+
+def test_null_is_not_written_in_python(chat: Any) -> None:
+    call = Message("assistant", (ToolCall("1", "get_weather", '{"city":null,"l":[null]}'),))
+    assert "call:get_weather{city:null,l:[null]}" in chat[0].render([USER, call, RESULT], (TOOL,)).text
+
+
+def test_schemas_are_shown_in_full(chat: Any) -> None:
+    properties = {
+        "type": {"type": ["integer", "null"]},
+        "description": {"description": "D", "type": "string"},
+        "x": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/p"}]},
+        "l": {"items": {"type": ["string", "null"], "title": "T"}},
+        "o": {"type": "object", "additionalProperties": {"type": "string"}},
+        "n": {"enum": [1, 2]},
+    }
+    schema = {"properties": properties, "$defs": {"p": {"properties": {"r": {"$ref": "#/$defs/p"}}}}, "required": ["x"]}
+    text = chat[0].render([USER], (Tool("f", "F", schema),)).text.replace('<|"|>', "'")
+    assert "description:{description:'D',type:'STRING'}" in text and "type:{nullable:true,type:'INTEGER'}" in text
+    assert "l:{items:{nullable:true,type:'STRING'},type:'ARRAY'}" in text and "n:{type:'NUMBER'}" in text
+    assert "o:{properties:{},type:'OBJECT'}" in text and "x:{nullable:true,properties:{r:{properties:{r:{" in text
+    assert "required:['x'],type:'OBJECT'}}<tool|>" in text and "\ue000" not in text
+
+
+def test_templates_that_want_results_in_the_turn_of_the_call(chat: Any, zoo: Path) -> None:
+    source = (zoo / "gemma4-31b" / "chat_template-interleaved.jinja").read_text()
+    old = ChatFormat.from_metadata({"tokenizer.chat_template": source}, chat[1], think=THINK, tools=CALLS)
+    text = old.render([USER, SEEN, RESULT], (TOOL,), reasoning=True).text
+    result = '<|tool_response>response:get_weather{value:<|"|>21 C<|"|>}<tool_response|>'
+    assert text.endswith(f"Let me see.{CALL}{result}") and "<|turn>tool" not in text
+
+
+# --- files without a template ----------------------------------------------------------------------------------------
+
+
+def format_without_template(path: Path, **changed: Any) -> ChatFormat:
+    """What a file is talked to with once its template is gone."""
+    metadata = {**open_gguf(path).metadata, **changed}
+    del metadata["tokenizer.chat_template"]
+    is_gemma4 = metadata["general.architecture"] == "gemma4"
+    styles: dict[str, Any] = {"think": THINK, "tools": CALLS} if is_gemma4 else {}
+    return ChatFormat.from_metadata(metadata, load_tokenizer(metadata), fallback=template, **styles)
+
+
 @pytest.mark.parametrize("reasoning", [False, True])
-def test_a_reply_is_opened_behind_a_call_that_came_with_a_text(chat: Any, reasoning: bool) -> None:
-    """The template shows the text behind the result, closes the turn and opens no other."""
-    call = Message("assistant", (Text("Let me see."), ToolCall("1", "get_weather", '{"city":"Paris"}')))
-    prompt = chat[0].render([USER, call, Message("tool", (ToolResult("1", "21 C"),))], (TOOL,), reasoning=reasoning)
-    opener = "<|turn>model\n" + ("" if reasoning else "<|channel>thought\n<channel|>")
-    assert prompt.text.endswith(f"<tool_response|>Let me see.<turn|>\n{opener}")
-    assert prompt.ids[-len(chat[1].encode(opener, special=True)) :] == tuple(chat[1].encode(opener, special=True))
-    assert prompt.n_stable == len(prompt.ids) - len(chat[1].encode(opener, special=True))
+def test_a_file_without_a_template_is_talked_to_alike(chat: Any, zoo: Path, reasoning: bool) -> None:
+    bare = format_without_template(zoo / "gemma4-31b" / "model-q8_0.gguf")
+    said = Message("assistant", (Reasoning("hm"), Text(" Hello ")))
+    system = Message("system", (Text("Be brief."),))
+    nested = {"type": "object", "properties": {"l": {"type": "array", "items": {"enum": ["a"]}}}, "required": ["l"]}
+    for messages in (
+        [USER],
+        [system, USER, said, USER],
+        [USER, SEEN, RESULT],
+        [system, USER, SEEN, RESULT, said, USER],
+    ):
+        for tools in ((), (TOOL, Tool("f", parameters=nested))):
+            want = chat[0].render(messages, tools, reasoning=reasoning)
+            assert bare.render(messages, tools, reasoning=reasoning).ids == want.ids
+
+
+def test_a_small_gemma4_is_not_primed_with_an_empty_channel(zoo: Path) -> None:
+    path = zoo / "gemma4-31b" / "model-q8_0.gguf"
+    small = format_without_template(path, **{"gemma4.embedding_length_per_layer_input": 256})
+    assert small.render([USER]).text.endswith("<|turn>model\n")
+    assert format_without_template(path).render([USER]).text.endswith("<|turn>model\n<|channel>thought\n<channel|>")
+
+
+def test_gemma3_without_a_template(zoo: Path) -> None:
+    path = zoo / "gemma3" / "model-q8_0.gguf"
+    metadata = open_gguf(path).metadata
+    own = ChatFormat.from_metadata(metadata, load_tokenizer(metadata))
+    system, said = Message("system", (Text("Be brief."),)), Message("assistant", (Text("Hello"),))
+    for messages in ([USER], [system, USER, said, USER], [USER, USER]):
+        assert format_without_template(path).render(messages).ids == own.render(messages).ids
