@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test arm64 load serving real-model clients ui demo-model lint fix asan bench peer docs wheels clean
+.PHONY: help dev build serve test arm64 load serving real-model clients ui picture demo-model lint fix asan bench peer docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -77,6 +77,11 @@ ui: $(VENV)/ready  ## drive the chat page in a headless Chromium (Debian: apt-ge
 	@command -v chromedriver >/dev/null || echo "there is no chromedriver: on Debian, apt-get install chromium chromium-driver"
 	$(BIN)/python -c 'import selenium' 2>/dev/null || $(BIN)/pip install -q 'selenium>=4.20'
 	$(BIN)/pytest -q -m ui tests/ui $(ARGS)
+
+picture:  ## take docs/page.png anew: the chat page with the demo model, in that Chromium
+	mkdir -p .cache/pictures
+	LMHUB_PICTURES=.cache/pictures $(MAKE) ui ARGS="-k test_picture"
+	cp .cache/pictures/page.png docs/page.png
 
 demo-model: $(VENV)/ready  ## train the demo model anew (PyTorch; under an hour on two idle cores) and evaluate it
 	$(BIN)/pip install -q -e '.[demo]'

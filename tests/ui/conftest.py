@@ -46,7 +46,7 @@ class Page:
 
     driver: Any
     url: str
-    prompts: list[str]
+    prompts: Sequence[str]
     broken: bool = False  # for scripts that fail while it is set
 
     def find(self, selector: str) -> Any:
@@ -129,15 +129,52 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     made.quit()
 
 
+class Attached:
+    """`attached(url)`: the page of a server in a fresh browser; `check` looks at all of them and leaves them."""
+
+    def __init__(self, browser: Any):
+        self._browser = browser
+        self._opened: list[tuple[Page, str]] = []
+
+    def __call__(
+        self, url: str, *, size: tuple[int, int] = (1280, 860), allow: str = "\0", prompts: Sequence[str] = ()
+    ) -> Page:
+        browser = self._browser
+        browser.set_window_size(*size)
+        browser.get(url)
+        browser.execute_script("localStorage.clear(); sessionStorage.clear()")
+        browser.get_log("browser")
+        browser.get_log("performance")
+        browser.get(url)
+        made = Page(browser, url, prompts)
+        self._opened.append((made, allow))
+        return made
+
+    def check(self) -> None:
+        """Fail as Page.check does."""
+        opened, self._opened = self._opened, []
+        for one, allow in opened:
+            one.check(allow=allow)
+        self._browser.get("about:blank")
+
+
 @pytest.fixture
-def page(browser: Any) -> Iterator[Callable[..., Page]]:
+def attached(browser: Any) -> Iterator[Attached]:
+    """See Attached; what was opened is checked at the end."""
+    made = Attached(browser)
+    yield made
+    made.check()
+
+
+@pytest.fixture
+def page(attached: Attached) -> Iterator[Callable[..., Page]]:
     """`page(script or text, gate=, hold=, names=, size=, allow=, **settings)`: a served page, checked at the end.
 
     Until `hold` is set, the models are loading.
     """
     from contextlib import ExitStack
 
-    stack, hubs, opened = ExitStack(), [], []
+    stack, hubs = ExitStack(), []
 
     def make(
         script: Script | str = "Hello",
@@ -163,20 +200,10 @@ def page(browser: Any) -> Iterator[Callable[..., Page]]:
         if hold is None:
             load()
         url = stack.enter_context(running(hub, load if hold else None, **settings))
-        browser.set_window_size(*size)
-        browser.get(url)
-        browser.execute_script("localStorage.clear(); sessionStorage.clear()")
-        browser.get_log("browser")
-        browser.get_log("performance")
-        browser.get(url)
-        made = Page(browser, url, replies.prompts)
-        opened.append((made, allow))
-        return made
+        return attached(url, size=size, allow=allow, prompts=replies.prompts)
 
     with stack:
         yield make
-        for one, allow in opened:
-            one.check(allow=allow)
-        browser.get("about:blank")
+        attached.check()
         for hub in hubs:
             hub.close()

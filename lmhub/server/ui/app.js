@@ -272,9 +272,7 @@ function askForKey(then) {
 find("cancel-key").addEventListener("click", () => find("key-dialog").close());
 
 find("toggle-theme").addEventListener("click", () => {
-  const chosen = document.documentElement.dataset.theme;
-  const isDark = chosen === "dark" || (chosen === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
-  const next = isDark ? "light" : "dark";
+  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = next;
   localStorage.setItem("lmhub.theme", next);
 });
