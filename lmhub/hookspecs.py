@@ -47,6 +47,16 @@ def lmhub_models() -> Mapping[str, Path]:  # type: ignore[empty-body]
 
 
 @hookspec(firstresult=True)
+def lmhub_open(path: Path) -> GGUFFile | None:
+    """The model at `path`, a folder or a file, or None to pass. Called once for each model that is named.
+
+    The answer says of it what a GGUF file would: metadata under GGUF's keys, `general.architecture` among them, and
+    tensors, which may lie in any mapped file. Look at names first and be cheap: everybody is asked about every path.
+    The core answers last and reads GGUF files.
+    """
+
+
+@hookspec(firstresult=True)
 def lmhub_tokenizer(model_file: GGUFFile) -> Tokenizer | None:
     """The tokenizer of this file, or None to pass. Called once per loaded model, on the loading thread.
 

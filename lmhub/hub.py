@@ -121,17 +121,21 @@ class Hub:
     # --- models ------------------------------------------------------------------------------------------------------
 
     def open(self, model: str | Path) -> GGUFFile:
-        """Open a file, or what a plugin brings under that name; a file of that name wins. Raises LmhubError."""
+        """Open a file or folder, or what a plugin brings by that name; a file of that name wins. Raises LmhubError."""
         path = Path(model)
         if path.is_file() or path.name != str(model):
-            return open_gguf(path)
+            return self._opened(path)
         brought = self.plugins.models()
         if path.name not in brought and not path.exists() and not path.suffix:
             offered = ", ".join(sorted(brought)) or "none does"
             raise ModelFileError(
                 f"{quoted(path.name)} is neither a file nor a model that a plugin brings ({offered}); name a GGUF file"
             )
-        return open_gguf(brought.get(path.name, path))
+        return self._opened(brought.get(path.name, path))
+
+    def _opened(self, path: Path) -> GGUFFile:
+        file: GGUFFile = self.plugins.call_first("lmhub_open", path=path)
+        return file
 
     def plan(self, file: GGUFFile, settings: EngineSettings, taken: int = 0) -> Plan:
         """What serving this file would take, from its metadata alone. Raises LmhubError.
@@ -318,7 +322,8 @@ class Hub:
         self.plugins.call_each("lmhub_generation_finished", record=record)
 
     def _free_id(self, file: GGUFFile) -> str:
-        stem = re.sub(r"-\d{5}-of-\d{5}$", "", file.path.stem)
+        path = file.path  # a folder's may be "."
+        stem = path.resolve().name if path.is_dir() else re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
         taken = sum(1 for name in self._served if name == stem or name.rpartition("#")[0] == stem)
         return f"{stem}#{taken + 1}" if taken else stem
 
@@ -328,6 +333,15 @@ class _CoreAnswers:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+
+    @hookimpl(trylast=True)
+    def lmhub_open(self, path: Path) -> GGUFFile:
+        if path.is_dir():
+            raise ModelFileError(
+                f"{path.name} is a folder, and no installed plugin knows what is in it; name a GGUF file, or install "
+                f"the plugin of its family"
+            )
+        return open_gguf(path)
 
     @hookimpl(trylast=True)
     def lmhub_tokenizer(self, model_file: GGUFFile) -> Any:

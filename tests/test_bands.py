@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BANDS = [
     {"_native", "native"},
-    {"types", "errors", "settings", "machine", "gguf", "tokenize"},
+    {"types", "errors", "settings", "machine", "gguf", "safetensors", "tokenize"},
     {
         "advice",
         "model",

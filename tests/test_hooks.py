@@ -13,6 +13,7 @@ import pytest
 
 from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl, hookspecs
 from lmhub.errors import ModelFileError, PluginError, RequestError
+from lmhub.gguf import open_gguf
 from lmhub.hub import Hub
 from lmhub.testing.serving import serve_fake
 from lmhub.testing.tiny import tiny_gguf
@@ -112,6 +113,20 @@ def test_models_conflict_names_both() -> None:
     one, two = (Plugin(lmhub_models=lambda: {"parrot": Path("p.gguf")}) for _ in range(2))
     with pytest.raises(PluginError, match="plugin0 and plugin1 both bring a model called parrot"):
         hub_with(one, two).open("parrot")
+
+
+def test_open_reads_folders_of_whoever_knows_them(tmp_path: Path) -> None:
+    inside = tiny_gguf("llama", tmp_path / "weights.gguf")
+
+    def opened(path: Path) -> Any:
+        return open_gguf(path / "weights.gguf") if path.is_dir() else None
+
+    hub = hub_with(Plugin(lmhub_open=lambda path: None), Plugin(lmhub_open=opened))
+    for path in (tmp_path, inside):
+        with hub.open(path) as file:
+            assert file.path == inside
+    with pytest.raises(ModelFileError, match="is a folder, and no installed plugin knows what is in it; name a GGUF"):
+        hub_with(Plugin(lmhub_open=lambda path: None)).open(tmp_path)
 
 
 def test_tokenizer_first_answer_wins() -> None:

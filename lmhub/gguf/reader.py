@@ -10,7 +10,7 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,16 +36,19 @@ def _error(path: Path, what: str, fix: str) -> ModelFileError:
     return ModelFileError(f"{shown(str(path), 1024)}: {what}; {fix}.")
 
 
-class _Part:
-    """One mapped file. Views keep the mapping alive by themselves; `close` only drops the part's own hold on it."""
+class Part:
+    """One mapped file, whose header `read` finds: that of a GGUF file, or of another container of tensors.
 
-    def __init__(self, path: Path):
+    Views keep the mapping alive by themselves; `close` only drops the part's own hold on it. Raises ModelFileError.
+    """
+
+    def __init__(self, path: Path, read: Callable[[mmap.mmap], Header] = parse):
         self.path = path
         self.map: mmap.mmap | None
         self.map, self.stat = _map(path)
         self.nbytes = len(self.map)
         try:
-            self.header: Header = parse(self.map)
+            self.header: Header = read(self.map)
         except Damaged as damage:
             self.close()
             raise _error(path, str(damage), "download or convert the file again") from None
@@ -85,14 +88,37 @@ def _map(path: Path) -> tuple[mmap.mmap, os.stat_result]:
         os.close(fd)
 
 
+class Copied:
+    """Bytes of a tensor that do not lie in their file as they are needed, copied into memory of their own."""
+
+    def __init__(self, data: bytes | memoryview):
+        self._map = mmap.mmap(-1, max(len(data), 1))  # shared, so that giving its pages back loses nothing
+        self._map[: len(data)] = data
+
+    def mapped(self) -> mmap.mmap:
+        """The memory."""
+        return self._map
+
+
 class Tensor:
     """One tensor of a file: what it is, and where its bytes lie. `shape` has the slowest dimension first."""
 
     __slots__ = ("_info", "_part")
 
-    def __init__(self, info: TensorInfo, part: _Part):
+    def __init__(self, info: TensorInfo, part: Part | Copied):
         self._info = info
         self._part = part
+
+    def called(self, name: str, n_rows: int | None = None) -> Tensor:
+        """The same bytes under another name; with `n_rows`, only the first rows of a matrix."""
+        shape = self.shape if n_rows is None else (n_rows, *self.shape[1:])
+        nbytes = self.nbytes // self.shape[0] * shape[0] if shape else self.nbytes
+        return Tensor(TensorInfo(name, self.type, shape, self.offset, nbytes), self._part)
+
+    @property
+    def part(self) -> Part | Copied:
+        """Where its bytes lie."""
+        return self._part
 
     @property
     def name(self) -> str:
@@ -168,25 +194,28 @@ class GGUFFile:
     """An open model of one or more files. Use it as a context manager, or call `close`.
 
     `metadata` is that of the first part, arrays as lists. `tensors` maps names to tensors of all parts, in file order.
+    A plugin that reads another layout (the hook `lmhub_open`) gives `path`, the `metadata` that a GGUF file of the
+    model would have, and its `tensors`, which lie in `parts` or in memory.
     """
 
-    def __init__(self, parts: list[_Part]):
+    def __init__(
+        self,
+        parts: list[Part],
+        *,
+        path: Path | None = None,
+        metadata: dict[str, Any] | None = None,
+        tensors: dict[str, Tensor] | None = None,
+    ):
         self._parts = parts
         first = parts[0]
-        self.path = first.path
+        self.path = path or first.path
         self.paths = tuple(part.path for part in parts)
         self.stats = tuple(part.stat for part in parts)  # of the files that are mapped, whatever the paths mean by now
         self.version = first.header.version
         self.alignment = first.header.alignment
-        self.metadata = first.header.metadata
+        self.metadata = first.header.metadata if metadata is None else metadata
         self.nbytes = sum(part.nbytes for part in parts)
-        self.tensors: dict[str, Tensor] = {}
-        for part in parts:
-            for info in part.header.tensors:
-                if info.name in self.tensors:
-                    what = f"the tensor {shown(info.name)} is in another part as well"
-                    raise _error(part.path, what, "download all parts of the same model again")
-                self.tensors[info.name] = Tensor(info, part)
+        self.tensors = tensors_of(parts) if tensors is None else tensors
 
     @property
     def architecture(self) -> str:
@@ -251,12 +280,24 @@ class GGUFFile:
         return f"<GGUFFile {self.path.name} of {len(self.tensors)} tensors>"
 
 
+def tensors_of(parts: Sequence[Part]) -> dict[str, Tensor]:
+    """The tensors of all parts by name, in the order of the files. Raises ModelFileError for one that two have."""
+    tensors: dict[str, Tensor] = {}
+    for part in parts:
+        for info in part.header.tensors:
+            if info.name in tensors:
+                what = f"the tensor {shown(info.name)} is in another part as well"
+                raise _error(part.path, what, "download all parts of the same model again")
+            tensors[info.name] = Tensor(info, part)
+    return tensors
+
+
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """Map a GGUF file of version 2 or 3, or all parts of a split one when any part is given. Nothing is copied.
 
     Raises `ModelFileError`, one sentence that names the file, what is wrong with it and what to do.
     """
-    given = _Part(Path(path))
+    given = Part(Path(path))
     parts = [given]
     try:
         count = given.header.metadata.get("split.count", 1)
@@ -271,7 +312,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
         raise
 
 
-def _all_parts(given: _Part, count: int) -> list[_Part]:
+def _all_parts(given: Part, count: int) -> list[Part]:
     """Every part in order. `given` is one of them, already open."""
     match = _PART.search(given.path.name)
     if match is None or int(match[2]) != count:
@@ -284,10 +325,10 @@ def _all_parts(given: _Part, count: int) -> list[_Part]:
         named = ", ".join(shown(name, 255) for name in missing[:8]) + (" and more" if len(missing) > 8 else "")
         what = f"{len(missing)} of the model's {count} parts are missing ({named})"
         raise _error(given.path, what, "put all parts into the same folder")
-    parts: list[_Part] = []
+    parts: list[Part] = []
     try:
         for index, path in enumerate(paths):
-            part = given if path == given.path else _Part(path)
+            part = given if path == given.path else Part(path)
             parts.append(part)
             _check_part(part, index, count)
         total = parts[0].header.metadata.get("split.tensors.count")
@@ -302,7 +343,7 @@ def _all_parts(given: _Part, count: int) -> list[_Part]:
     return parts
 
 
-def _check_part(part: _Part, index: int, count: int) -> None:
+def _check_part(part: Part, index: int, count: int) -> None:
     metadata = part.header.metadata
     if metadata.get("split.count") != count or metadata.get("split.no") != index:
         what = f"its split.no and split.count do not say that it is part {index + 1} of {count}"

@@ -56,6 +56,10 @@ _DIGIT_THEN_GPT2 = PreTokenizer((r"\p{N}", _GPT2))
 _LLAMA3_WHOLE = PreTokenizer((_LLAMA3,), whole_words=True, add_bos=True)
 _O200K = PreTokenizer((_cased(r"\p{N}{1,3}", r"\r\n/", suffix=f"{_CONTRACTION}?"),))
 _KIMI_WORDS = _cased(r"\p{N}{1,3}", r"\r\n", suffix=f"{_CONTRACTION}?", exclude=r"&&[^\p{Han}]")
+# Possessive where it matters: a sign that stands before letters is never given back to the next alternative.
+_NANOCHAT = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
 DEFAULT = PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))
 
 _BY_NAME: dict[str, PreTokenizer] = {
@@ -69,6 +73,7 @@ _BY_NAME: dict[str, PreTokenizer] = {
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), _DIGIT_THEN_GPT2),
     "tekken": PreTokenizer((_cased(r"\p{N}", r"\r\n/"),), whole_words=True, add_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4", "inkling"), _O200K),
+    "nanochat": PreTokenizer((_NANOCHAT,), whole_words=True, add_bos=True),
     "kimi-k2": PreTokenizer((r"\p{Han}+|" + _KIMI_WORDS,), whole_words=True),
 }  # fmt: skip
 
