@@ -90,12 +90,12 @@ class Chat:
         n_interrupts = 0
         while True:
             try:
-                said = read().strip()
+                typed = read()
                 n_interrupts = 0
-                if said.startswith("/"):
-                    self._command(said)
-                elif said:
-                    self.add(said)
+                if typed.startswith("/"):
+                    self._command(typed.strip())
+                elif typed.strip():
+                    self.add(typed.strip())
                     self.answer()
             except (EOFError, Leave):
                 return
@@ -139,8 +139,9 @@ class Chat:
 
     def _set_think(self, rest: str) -> None:
         if rest not in ("on", "off"):
-            raise RequestError(f"/think takes on or off, not {rest!r}")
+            raise RequestError(f"/think takes on or off, not {rest!r}" if rest else "/think takes on or off")
         self._think = rest == "on"
+        self._note("Answers begin with reasoning." if self._think else "Answers come without reasoning.")
 
     def _set(self, rest: str) -> None:
         from lmhub.plain import budget_from, sampling_from
@@ -154,6 +155,7 @@ class Chat:
             raise RequestError(f"/set knows {', '.join(_NAMES)}, not {name!r}")
         if value.strip() in ("", "default"):
             self._options.pop(name, None)
+            self._note(f"{name} is the model's default.")
             return
         number = _number(name, value.strip())
         if name == "max_tokens":
@@ -161,6 +163,7 @@ class Chat:
         else:
             sampling_from({name: number})
         self._options[name] = number
+        self._note(f"{name} is {number}.")
 
     def _retry(self, rest: str) -> None:
         while self._messages and self._messages[-1].role == "assistant":

@@ -106,13 +106,15 @@ def test_settings_within_a_conversation(tiny: Path, terminal: Run) -> None:
     assert "temperature must be a number from 0 to 100, not 900.0" in chat.say("/set temperature 900")
     assert "top_k must be a whole number, not 'x'" in chat.say("/set top_k x")
     assert "/set knows temperature" in chat.say("/set colour 1")
-    chat.say("/set temperature 0")
+    assert "temperature is 0.0." in chat.say("/set temperature 0")
     assert "temperature 0.0" in chat.say("/set")
-    chat.say("/set temperature default")
+    assert "temperature is the model's default." in chat.say("/set temperature default")
     assert "temperature default" in chat.say("/set")
-    assert "/think takes on or off" in chat.say("/think maybe")
+    assert "/think takes on or off, not 'maybe'" in chat.say("/think maybe")
+    assert "with reasoning." in chat.say("/think on") and "without reasoning." in chat.say("/think off")
     assert "there is nothing to retry" in chat.say("/retry")
     assert "There is no command /nope" in chat.say("/nope")
+    assert "6 tokens" in chat.say(" /nope")  # no command: a message
     assert "/save FILE" in chat.say("/help")
     chat.send("/exit\r")
     assert chat.end()[0] == 0
