@@ -18,6 +18,7 @@ CALLS = ToolStyle(
     "<tool_call|>",
     parse="lmhub_gemma4.calls:parse_calls",
     shape="lmhub_gemma4.shape:shape",
+    eager="lmhub_gemma4.eager:EagerReader",
     template_hint="<|tool_call>",
     tokens=(("quote", QUOTE),),
     schema="lmhub_gemma4.declared:shown",

@@ -21,7 +21,7 @@ from lmhub_gemma4 import QUOTE
 
 _NAME = re.compile(r"\s*(?:call\s*:\s*([^\s{(\[]{1,256})\s*|([\w.-]{1,256})\s*(?=[{(]))")
 _BLANK = re.compile(r"\s*")
-_KEY = re.compile(r"([^:={}\[\],]{1,256}?)\s*[:=]")
+KEY = re.compile(r"([^:={}\[\],]{1,256}?)\s*[:=]")
 # What a value without quotation tokens ends at, by the bracket around it: in an object, a comma may be part of it.
 _END = {
     "{": r"\s{0,64}(?=(?:,\s{0,64}){0,9}(?:[}\])]|$)|(?:,\s{0,64}){1,9}[^:={}\[\],]{1,256}[:=])",
@@ -123,7 +123,7 @@ class _Reader:
                 raise ValueError("a key without a value")
             self._at += 1
             return key
-        found = _KEY.match(self._text, self._at)
+        found = KEY.match(self._text, self._at)
         if found is None:
             raise ValueError("a key is expected")
         self._at = found.end()

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lmhub_gemma4 import QUOTE
 from lmhub_gemma4.calls import parse_calls
+from lmhub_gemma4.eager import EagerReader
 
+from lmhub.chat.eager import Announced
 from lmhub.types import Tool
 
 PROPERTIES = {
@@ -127,3 +129,57 @@ def test_long_texts_take_linear_time() -> None:
     assert re.fullmatch("x+", read("call:g{a:'" + "x" * 300_000 + "'}")["a"])
     assert read("call:g{" + ",".join(f"k{i}:v{i}" for i in range(3000)) + "}")["k2999"] == "v2999"
     assert read("call:g{a:" + "[" * 5000) is None
+
+
+# --- while they are written ------------------------------------------------------------------------------------------
+
+EAGER = tuple(Tool(tool.name, parameters=tool.parameters, eager=True) for tool in TOOLS)
+
+
+def fragments(pieces: list[str], tools: tuple[Tool, ...] = EAGER) -> list[Any]:
+    """What a region brings, piece by piece, and at its end."""
+    reader = EagerReader(tools)
+    return [item for piece in pieces for item in reader.feed(piece)] + list(reader.finish())
+
+
+def test_strings_grow_while_they_are_written() -> None:
+    pieces = ["call:g{", "a:", QUOTE, "Par", 'is "', QUOTE, ",n:", "1", "2", ",l:[", "1]", "}"]
+    assert fragments(pieces)[1:] == ['{"a":"', "Par", 'is \\"', '"', ',"n":12', ',"l":[1]', "}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{a:'x',b:1,c:{d:['y, }']},e:null}",
+        "{a:''}",
+        "{a:Paris, France,days:3}",
+        "{a:1,b:x y}",
+        "{a:'half of it}",
+        "{a:'half",
+        "{a:[1,{b:'x",
+        "{ a : 1 , b : 'x' }",
+        "(a=1)",
+        '{a:{"b":"}"},c:\'x\'}',
+    ],
+)
+def test_fragments_join_to_what_is_read_whole(text: str) -> None:
+    text = "call:g" + text.replace("'", QUOTE)
+    want = json.loads((parse_calls(text, EAGER) or [("", "")])[0][1])
+    for size in (1, 2, 3, len(text)):
+        found = fragments([text[at : at + size] for at in range(0, len(text), size)])
+        if found:  # else nothing was announced, and the whole is read
+            assert isinstance(found[0], Announced) and json.loads("".join(found[1:])) == want
+
+
+def test_only_calls_that_want_it_are_read_eagerly() -> None:
+    assert fragments(["call:g{a:1}"], TOOLS) == [] and fragments(["call:other{a:1}"]) == []
+    assert fragments(['call:g{"a":1}']) == []
+    typed = fragments([f"call:f{{zip:07030,n:{QUOTE}5{QUOTE}}}"])
+    assert "".join(typed[1:]) == '{"zip":"07030","n":5}'
+
+
+@given(st.dictionaries(st.from_regex(r"\A[a-z_]\w{0,8}\Z"), VALUES, min_size=1, max_size=4), st.integers(1, 9))
+def test_whatever_is_written_arrives_in_fragments(arguments: dict[str, Any], size: int) -> None:
+    text = f"call:g{written(arguments)}"
+    found = fragments([text[at : at + size] for at in range(0, len(text), size)])
+    assert json.loads("".join(found[1:])) == arguments
