@@ -19,6 +19,7 @@ from lmhub.gguf import GGUFFile
 from lmhub.kv import KVGroups, KVState, Layers
 from lmhub.model import CausalLM, Chunk, MemoryPlan, State
 from lmhub.native import Context, check, lib
+from lmhub.recurrent import RecurrentState
 from lmhub.weights import packed_bytes
 
 StepFunction = Callable[[Any, int, Any, int, Any], int]
@@ -27,28 +28,32 @@ _WANT = {"none": lib.LMK_WANT_NONE, "last": lib.LMK_WANT_LAST, "all": lib.LMK_WA
 
 
 class Geometry:
-    """The shape of a model's KV cache, apart from its capacity: one group of layers, or several that differ.
+    """The shape of a sequence's state, apart from its capacity: groups of layers with a KV cache, one or several that
+    differ, and `n_floats` that recurrent layers remember.
 
     Raises KernelError for a dtype that does not fit the head dimensions.
     """
 
-    def __init__(self, dtype: KVDtype, *groups: Layers):
-        self.dtype, self.groups = dtype, groups
+    def __init__(self, dtype: KVDtype, *groups: Layers, n_floats: int = 0):
+        self.dtype, self.groups, self.n_floats = dtype, groups, n_floats
         self._nbytes(1)
 
-    def state(self, n_ctx: int) -> KVState | KVGroups:
-        """An empty cache of `n_ctx` positions. Raises KernelError when that is not possible."""
+    def state(self, n_ctx: int) -> KVState | KVGroups | RecurrentState:
+        """An empty state of `n_ctx` positions. Raises KernelError when that is not possible."""
         if n_ctx < 1:
             raise KernelError(f"A context of {n_ctx} positions is not possible; choose at least 1.")
-        states = [KVState(*group, n_ctx, self.dtype) for group in self.groups]
-        return states[0] if len(states) == 1 else KVGroups(states)
+        caches = [KVState(*group, n_ctx, self.dtype) for group in self.groups]
+        cache = caches[0] if len(caches) == 1 else KVGroups(caches)
+        return RecurrentState(cache, self.n_floats) if self.n_floats else cache
 
     def fits(self, state: State) -> bool:
-        """Whether C may write this model's keys and values there."""
-        return isinstance(state, KVState | KVGroups) and state.layers == self.groups
+        """Whether C may write what this model remembers there."""
+        if isinstance(state, RecurrentState):
+            return state.layers == self.groups and state.n_floats == self.n_floats
+        return isinstance(state, KVState | KVGroups) and state.layers == self.groups and not self.n_floats
 
     def plan(self, file: GGUFFile, options: LoadOptions, tables: Iterable[str] = ()) -> MemoryPlan:
-        """What loading the file takes, when each sequence has one such cache.
+        """What loading the file takes, when each sequence has one such state.
 
         All matrices are packed but borrowed ones and those of which only rows are looked up (`Weights.table`): `tables`
         and an embedding that is not the head as well.
@@ -58,11 +63,12 @@ class Geometry:
             packed_bytes(tensor, options.borrow) for name, tensor in file.tensors.items() if name not in unpacked
         )
         mapped = sum(tensor.nbytes for tensor in file.tensors.values())
-        return MemoryPlan(mapped, packed, self._nbytes(options.n_ctx))
+        return MemoryPlan(mapped, packed, self._nbytes(options.n_ctx), checkpoint=4 * self.n_floats)
 
     def _nbytes(self, n_ctx: int) -> int:
-        """Bytes of a cache of `n_ctx` positions."""
-        return sum(KVState.nbytes_for(*group, n_ctx, self.dtype) for group in self.groups)
+        """Bytes of a state of `n_ctx` positions."""
+        caches = sum(KVState.nbytes_for(*group, n_ctx, self.dtype) for group in self.groups)
+        return caches + 2 * 4 * self.n_floats
 
 
 class RaggedModel(CausalLM):
@@ -132,7 +138,7 @@ class RaggedForward:
             row += len(ids)
         check(self._step(self._spans, len(chunks), self._tokens_c, n, self._logits_c))
         for chunk, count in zip(chunks, counts, strict=True):
-            chunk.state.n_tokens += count
+            chunk.state.advance(count)
         return self._logits[:wanted]
 
     def _checked(self, chunks: Sequence[Chunk]) -> list[NDArray[Any]]:

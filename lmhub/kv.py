@@ -1,5 +1,6 @@
 """The state of families whose memory is a KV cache and nothing else: `KVState`, behind the C struct `lmk_kv`, and
-`KVGroups`, several of them, for models whose layers are not all alike.
+`KVGroups`, several of them, for models whose layers are not all alike. What recurrent layers remember beside it is
+recurrent.py's.
 
 Knows no model and no file, nor how a cache lies in memory: csrc/blocks.h says so, the kernels read and write it, and
 csrc/cache.c moves its rows. This owns the memory, which commits as it fills, and holds every position to its bounds

@@ -43,6 +43,10 @@ class State(ABC):
     def copy_prefix(self, other: State, n_tokens: int) -> bool:
         """Become a copy of `other` cut to `n_tokens`. False when that is impossible; this state is then empty."""
 
+    def advance(self, n_tokens: int) -> None:
+        """A step over `n_tokens` more tokens has succeeded: commit what it has written."""
+        self.n_tokens += n_tokens
+
     def trim(self) -> None:  # noqa: B027 - optional
         """Give back the memory behind `n_tokens` that earlier tokens have used."""
 

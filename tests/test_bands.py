@@ -29,6 +29,7 @@ BANDS = [
         "forward",
         "hparams",
         "rope",
+        "recurrent",
     },
     {"engine"},
     {"hub", "memory", "plugins", "hookspecs"},

@@ -67,6 +67,20 @@ typedef struct lmk_attend_task {
     void *scratch;                 /* lmk_attend_scratch() bytes, 64-byte aligned */
 } lmk_attend_task;
 
+/* Rows of one sequence and up to LMK_DELTA_BLOCKS blocks of 16 columns of one value head. A block of M is (k_dim, 16): for
+ * each entry of a key the 16 columns, one block behind the other. */
+#define LMK_DELTA_BLOCKS 4
+typedef struct lmk_delta_task {
+    const float *past;             /* the blocks as they were; NULL: zeros */
+    float *next;                   /* and where they go */
+    const float *q, *k, *v, *decay, *beta;
+    float *o;
+    int64_t n_rows, ld_qk, ld_v, ld_gates, ld_o;   /* floats between rows */
+    int64_t k_dim;
+    int n_blocks;
+    float scale;
+} lmk_delta_task;
+
 typedef struct lmk_kernels {
     const char *isa;
 
@@ -112,6 +126,7 @@ typedef struct lmk_kernels {
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t dim, float eps);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t dim);
     void (*gelu_mul)(float *y, const float *gate, const float *up, int64_t dim);
+    void (*sigmoid_mul)(float *y, const float *gate, const float *up, int64_t dim);
     void (*softcap)(float *x, int64_t n, float cap);
     void (*axpy)(float *y, float a, const float *x, int64_t n);                          /* y += a x, fused */
     float (*max)(const float *x, int64_t n);
@@ -119,6 +134,10 @@ typedef struct lmk_kernels {
     float (*exp_sum)(float *y, const float *x, int64_t n, float shift, float factor);    /* y = exp((x - shift) factor) */
     /* sum[t] of the x (n), none of them negative, that are >= least[t]; t < 3 */
     void (*sum_least)(const float *x, int64_t n, const float *least, float *sum);
+
+    /* y (dim) = sum over j < taps of w[j] x[j], rows of w `ldw` apart; SiLU of it where `silu` is 1. dim: a multiple of 16 */
+    void (*short_conv)(float *y, const float *const *x, const float *w, int64_t ldw, int32_t taps, int64_t dim, int32_t silu);
+    void (*delta)(const lmk_delta_task *t);
 
     /* Online softmax over one KV tile. s (64): raw scores in, weights out, 0 outside [lo, hi). Updates the running
      * maximum and sum; returns what earlier results must be multiplied by. */
@@ -191,7 +210,7 @@ const char *lmk_values(const lmk_kv *kv, int32_t il, int32_t head, int64_t posit
 int64_t lmk_keys_step(const lmk_kv *kv);
 int64_t lmk_values_step(const lmk_kv *kv);
 
-/* linear.c, experts.c, rows.c, cache.c, attend.c: the ops behind the public table; lmk.h says what they do */
+/* linear.c, experts.c, rows.c, cache.c, attend.c, recurrent.c: the ops behind the public table; lmk.h says what they do */
 int lmk_get_rows(lmk_ctx *c, float *y, const lmk_weight *w, const int32_t *ids, int64_t n);
 int lmk_linear(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n);
 int lmk_linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n);
@@ -244,6 +263,7 @@ void lmk_gelu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, int6
 void lmk_softcap(lmk_ctx *c, float *x, int64_t count, float cap);
 void lmk_add(lmk_ctx *c, float *y, const float *x, int64_t count);
 void lmk_add_bias(lmk_ctx *c, float *y, const float *b, int64_t n, int64_t dim);
+void lmk_sigmoid_mul(lmk_ctx *c, float *y, const float *gate, int64_t n, int64_t dim, int64_t ld);
 void lmk_rope_angles(lmk_ctx *c, float *cs, const lmk_span *spans, int32_t n_spans, const double *inv_freq, int32_t n_pairs,
                      double magnitude);
 void lmk_rope(lmk_ctx *c, float *x, const float *cs, int64_t n, int32_t n_head, int32_t head_dim, int32_t n_pairs,
@@ -254,6 +274,10 @@ void lmk_attend(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span
                 float scale, int64_t window);
 void lmk_attend_biased(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans,
                        int32_t n_head, float scale, int64_t window, const float *bias, int32_t extent);
+
+void lmk_short_conv(lmk_ctx *c, float *y, const float *x, int64_t ld, const float *w, int32_t taps, int64_t dim, int32_t silu,
+                    int64_t offset, const lmk_span *spans, int32_t n_spans);
+void lmk_delta_rule(lmk_ctx *c, float *o, const lmk_delta *d, int64_t offset, const lmk_span *spans, int32_t n_spans);
 
 static inline int64_t lmk_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t lmk_max(int64_t a, int64_t b) { return a > b ? a : b; }

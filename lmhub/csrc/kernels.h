@@ -166,6 +166,11 @@ ALWAYS v16 v_silu_mul(v16 gate, v16 up)
     return v_mul(v_div(gate, v_add(one, v_exp(v_sub(v_set(0.0f), gate)))), up);
 }
 
+ALWAYS v16 v_sigmoid_mul(v16 gate, v16 up)
+{
+    return v_div(up, v_add(v_set(1.0f), v_exp(v_sub(v_set(0.0f), gate))));
+}
+
 /* (1 + tanh t) / 2 is the logistic function of 2 t, so that GELU's tanh form is a SiLU with another slope. */
 ALWAYS v16 v_gelu_mul(v16 gate, v16 up)
 {
@@ -188,6 +193,7 @@ ALWAYS v16 v_gelu_mul(v16 gate, v16 up)
 
 GATED(silu_mul)
 GATED(gelu_mul)
+GATED(sigmoid_mul)
 
 /* tanh z = 2 / (1 + e^-2z) - 1: as exact as the cap's own size allows, which is what logits are compared by. */
 static void softcap(float *x, int64_t n, float cap)
@@ -368,12 +374,14 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
             mix_tail(acc[i], factor[i], p[i], v, ldv, lo, hi, d, (int)lmk_min(LANES, dim - d));
 }
 
+#include "delta.h"
+
 #define KERNELS(level, ...)                                                                                            \
     {                                                                                                                \
         .isa = level, .dequant = dequant, .to_q8_0 = to_q8_0, .dot_f32 = dot_f32,                  \
         .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .dot_packed = dot_packed, .rms_norm = rms_norm,                \
-        .silu_mul = silu_mul, .gelu_mul = gelu_mul, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
+        .silu_mul = silu_mul, .gelu_mul = gelu_mul, .sigmoid_mul = sigmoid_mul, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
         .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least, .softmax_tile = softmax_tile,        \
         .mix = mix, .split = split, .dot_halves = dot_halves, .lay_key = lay_key, .lay_value = lay_value,            \
-        .lay_keys = lay_keys, .lay_values = lay_values, .attend_join = attend_join, __VA_ARGS__                      \
+        .short_conv = short_conv, .delta = delta, .lay_keys = lay_keys, .lay_values = lay_values, .attend_join = attend_join, __VA_ARGS__                      \
     }

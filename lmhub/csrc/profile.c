@@ -223,6 +223,13 @@ static void gelu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, i
     add_up(of_floats("gelu_mul", n, 3 * n * dim), since);
 }
 
+static void sigmoid_mul(lmk_ctx *c, float *y, const float *gate, int64_t n, int64_t dim, int64_t ld)
+{
+    const double since = seconds();
+    lmk_sigmoid_mul(c, y, gate, n, dim, ld);
+    add_up(of_floats("sigmoid_mul", n, 3 * n * dim), since);
+}
+
 static void softcap(lmk_ctx *c, float *x, int64_t n, float cap)
 {
     const double since = seconds();
@@ -291,6 +298,25 @@ static void attend_biased(lmk_ctx *c, float *y, const float *q, int32_t il, cons
     add_up(one, since);
 }
 
+static void short_conv(lmk_ctx *c, float *y, const float *x, int64_t ld, const float *w, int32_t taps, int64_t dim, int32_t silu,
+                       int64_t offset, const lmk_span *spans, int32_t n_spans)
+{
+    const double since = seconds();
+    lmk_short_conv(c, y, x, ld, w, taps, dim, silu, offset, spans, n_spans);
+    const int64_t n = rows_of(spans, n_spans);
+    add_up(of_floats("short_conv", n, (2 * n + 2 * n_spans * (taps - 1) + taps) * dim), since);
+}
+
+static void delta_rule(lmk_ctx *c, float *o, const lmk_delta *d, int64_t offset, const lmk_span *spans, int32_t n_spans)
+{
+    const double since = seconds();
+    lmk_delta_rule(c, o, d, offset, spans, n_spans);
+    const int64_t n = rows_of(spans, n_spans), memory = (int64_t)d->n_v * d->v_dim * d->k_dim;
+    lmk_op_time one = of_floats("delta_rule", n, 2 * n_spans * memory);
+    one.operations = 6.0 * (double)n * (double)memory;
+    add_up(one, since);
+}
+
 void lmk_time_ops(lmk_api *api)
 {
     api->get_rows = get_rows;
@@ -304,6 +330,9 @@ void lmk_time_ops(lmk_api *api)
     api->silu_mul = silu_mul;
     api->gelu_mul = gelu_mul;
     api->softcap = softcap;
+    api->sigmoid_mul = sigmoid_mul;
+    api->short_conv = short_conv;
+    api->delta_rule = delta_rule;
     api->add = add;
     api->add_bias = add_bias;
     api->rope_angles = rope_angles;

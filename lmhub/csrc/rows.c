@@ -52,6 +52,22 @@ void lmk_gelu_mul(lmk_ctx *c, float *y, const float *gate, const float *up, int6
     lmk_parallel(lmk_threads(), n, grain(4 * dim), gated_rows, &job);
 }
 
+static void sigmoid_rows(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const rows_job *j = arg;
+    for (int64_t i = begin; i < end; i++) {
+        float *y = j->y + i * j->dim;
+        j->c->kernels->sigmoid_mul(y, j->x + i * j->ld, y, j->dim);
+    }
+}
+
+void lmk_sigmoid_mul(lmk_ctx *c, float *y, const float *gate, int64_t n, int64_t dim, int64_t ld)
+{
+    rows_job job = { .c = c, .y = y, .x = gate, .dim = dim, .ld = ld };
+    lmk_parallel(lmk_threads(), n, grain(4 * dim), sigmoid_rows, &job);
+}
+
 typedef struct cap_job {
     const lmk_kernels *kernels;
     float *x;

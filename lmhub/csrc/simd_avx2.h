@@ -194,6 +194,7 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 }
 
 #define EXPANDS                                     /* expand.h pays */
+#define DELTA_BLOCKS 1                              /* delta.h: blocks of columns in registers */
 #define BLOCK_W 3
 #define BLOCK_X 2
 #define H_ROWS 2                                    /* halves.h: rows of x and groups of weights in registers, */

@@ -134,6 +134,7 @@ static inline void v_sum_4x4(float *const *y, int64_t i0, v16 acc[4][4])
 }
 
 #define EXPANDS                                     /* expand.h pays */
+#define DELTA_BLOCKS 4                              /* delta.h: blocks of columns in registers */
 #define BLOCK_W 4
 #define BLOCK_X 4
 #define H_ROWS 6                                    /* halves.h: rows of x and groups of weights in registers, */

@@ -40,6 +40,9 @@ static lmk_api api = {
     .softcap = lmk_softcap,
     .linear_experts_many = lmk_linear_experts_many,
     .attend_biased = lmk_attend_biased,
+    .sigmoid_mul = lmk_sigmoid_mul,
+    .short_conv = lmk_short_conv,
+    .delta_rule = lmk_delta_rule,
 };
 
 uintptr_t lmk_table(void)

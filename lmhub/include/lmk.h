@@ -21,7 +21,7 @@
 
 /* cdef: begin */
 #define LMK_ABI_MAJOR 1
-#define LMK_ABI_MINOR 4
+#define LMK_ABI_MINOR 5
 
 #define LMK_ABORTED 1              /* a forward's return value when abort was asked for between layers; no cache moved */
 
@@ -50,6 +50,11 @@ typedef struct lmk_kv {            /* the KV cache of one sequence over n_layer 
     int64_t capacity;              /* positions */
 } lmk_kv;
 
+typedef struct lmk_memory {        /* what recurrent layers remember of one sequence; lies in front of its first lmk_kv */
+    const float *past;             /* of the tokens before this step; not to be read where there were none: zeros */
+    float *next;                   /* of these and the step's; all of it has to be written */
+} lmk_memory;
+
 typedef struct lmk_span {          /* one sequence's share of a step */
     lmk_kv *kv;                    /* where layers differ in geometry: an array, one cache per group of them */
     int64_t n_past;                /* positions already in kv; the span's row j sits at position n_past + j */
@@ -57,6 +62,17 @@ typedef struct lmk_span {          /* one sequence's share of a step */
     int32_t n;                     /* rows */
     int32_t want;                  /* LMK_WANT_* */
 } lmk_span;
+
+typedef struct lmk_delta {         /* the operands of a gated delta rule; rows of q, k and v are `ld` floats apart */
+    int32_t n_k, n_v;              /* key heads, value heads: a multiple of the former */
+    int32_t k_dim, v_dim;          /* v_dim: a multiple of 16 */
+    int32_t grouped;               /* 0: value head h has key head h % n_k; 1: h / (n_v / n_k) */
+    float scale;                   /* of o */
+    int64_t ld_qk, ld_v;
+    const float *q, *k;            /* (n, n_k * k_dim) */
+    const float *v;                /* (n, n_v * v_dim) */
+    const float *decay, *beta;     /* (n, n_v) */
+} lmk_delta;
 
 typedef struct lmk_route {         /* which experts each of n rows goes to */
     int64_t n;
@@ -127,6 +143,19 @@ typedef struct lmk_api {
      * bias[i, h, extent - 1 - distance], and further away nothing. bias (n, n_head, extent). */
     void (*attend_biased)(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans,
                           int32_t n_head, float scale, int64_t window, const float *bias, int32_t extent);
+
+    /* since 1.5: y (n, dim) times the logistic function of gate, whose rows are `ld` floats apart */
+    void (*sigmoid_mul)(lmk_ctx *c, float *y, const float *gate, int64_t n, int64_t dim, int64_t ld);
+
+    /* since 1.5: recurrent layers. Each has its place in the spans' memories, `offset` floats from their beginning, and writes
+     * all of it. short_conv: y (n, dim) = sum over j < taps of w[j] x[row - taps + 1 + j], channel by channel, then SiLU where
+     * `silu` is 1; w (taps, dim), rows of x `ld` floats apart, dim and offset multiples of 16. It remembers the last taps - 1
+     * rows of x, (taps - 1, dim). delta_rule: for each value head, with M (v_dim, k_dim) in (n_v, v_dim, k_dim) floats,
+     *     M = decay M;  M = M + beta (v - M k) kᵀ;  o = scale M q
+     * row by row (arXiv:2412.06464). o (n, n_v * v_dim). Only the ops know how M lies in memory. */
+    void (*short_conv)(lmk_ctx *c, float *y, const float *x, int64_t ld, const float *w, int32_t taps, int64_t dim, int32_t silu,
+                       int64_t offset, const lmk_span *spans, int32_t n_spans);
+    void (*delta_rule)(lmk_ctx *c, float *o, const lmk_delta *d, int64_t offset, const lmk_span *spans, int32_t n_spans);
 } lmk_api;
 
 /* One translation unit per plugin: the pointer is set once by lmk_bind, which the core's native.bind() calls. */
@@ -144,6 +173,8 @@ int lmk_bind(uintptr_t table)
 }
 
 /* ---- what every forward does ---- */
+
+static inline const lmk_memory *lmk_memory_of(const lmk_span *span) { return (const lmk_memory *)span->kv - 1; }
 
 static inline float *lmk_floats(lmk_ctx *c, int64_t count) { return lmk->alloc(c, (size_t)count * sizeof(float)); }
 

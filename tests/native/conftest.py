@@ -137,6 +137,12 @@ class Kernels:
         API.gelu_mul(self.c, self.floats(y), base, base + dim, n, dim, 2 * dim)
         return y
 
+    def sigmoid_mul(self, x: Floats, gate: Floats) -> Floats:
+        """x (n, dim) times the logistic function of the first dim columns of gate (n, ...)"""
+        y = x.copy()
+        API.sigmoid_mul(self.c, self.floats(y), self.floats(gate), *x.shape, gate.shape[1])
+        return y
+
     def softcap(self, x: Floats, cap: float) -> Floats:
         y = x.copy()
         API.softcap(self.c, self.floats(y), y.size, cap)
@@ -183,6 +189,42 @@ class Kernels:
             API.attend_biased(*attention, self.floats(bias), bias.shape[2])
         for state, n in zip(states, counts, strict=True):
             state.n_tokens += n
+        return y
+
+    def short_conv(
+        self, states: Sequence[Any], counts: Sequence[int], x: Floats, w: Floats, silu: int, offset: int
+    ) -> Floats:
+        """w (taps, dim), x (n, at least dim) -> (n, dim); writes the states' next memories."""
+        y = np.full((len(x), w.shape[1]), np.nan, np.float32)
+        spans = self.spans(states, counts)
+        API.short_conv(
+            self.c,
+            self.floats(y),
+            self.floats(x),
+            x.shape[1],
+            self.floats(w),
+            *w.shape,
+            silu,
+            offset,
+            spans,
+            len(counts),
+        )
+        return y
+
+    def delta_rule(
+        self, states: Sequence[Any], counts: Sequence[int], rows: dict[str, Floats], offset: int, grouped: bool = False
+    ) -> Floats:
+        """q, k (n, n_k, k_dim), v (n, n_v, v_dim), decay, beta (n, n_v) -> (n, n_v, v_dim); writes the next memories.
+
+        The outputs are halved.
+        """
+        (_, n_k, k_dim), (_, n_v, v_dim) = rows["q"].shape, rows["v"].shape
+        y = np.full(rows["v"].shape, np.nan, np.float32)
+        sizes = {"n_k": n_k, "n_v": n_v, "k_dim": k_dim, "v_dim": v_dim, "ld_qk": n_k * k_dim, "ld_v": n_v * v_dim}
+        d = FFI.new("lmk_delta *", {**sizes, "grouped": grouped, "scale": 0.5})
+        for name, values in rows.items():
+            setattr(d, name, self.floats(values))
+        API.delta_rule(self.c, self.floats(y), d, offset, self.spans(states, counts), len(counts))
         return y
 
 

@@ -35,6 +35,16 @@ def test_silu_mul(dim: int, levels: tuple[str, ...], kernels: Any, rng: np.rando
     assert same_bits(found)
 
 
+@pytest.mark.parametrize("dim", LENGTHS)
+def test_sigmoid_mul(dim: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator) -> None:
+    x, gate = rng.standard_normal((3, dim), np.float32), rng.standard_normal((3, 2 * dim), np.float32) * 8
+    gate[0, 0], gate[1, 0] = 200.0, -200.0
+    found = [kernels(level).sigmoid_mul(x, gate) for level in levels]
+    want = x / (1 + np.exp(-gate[:, :dim].astype(np.float64)))
+    np.testing.assert_allclose(found[0], want, rtol=1e-6, atol=1e-30)
+    assert same_bits(found)
+
+
 def test_the_softmax_of_routing_shows_exp_within_two_ulp(levels: tuple[str, ...], kernels: Any) -> None:
     """Routing among (x, 0) gives the weights exp(x) / (exp(x) + 1) and 1 / (exp(x) + 1); their ratio is exp(x)."""
     x = np.concatenate([np.linspace(-80, 0, 4001), [-1e-8, -1e-30, -1e-42]]).astype(np.float32)

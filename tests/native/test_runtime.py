@@ -25,6 +25,7 @@ TABLE_HASH = {
     (1, 1): "b50264b53699d370532cbb6228a543da83f9d357a645ce22b096f21d4c768259",
     (1, 2): "f64b17f110f3fb438fa1f9e05a4b93c0e5c15d02bf1b5fc1afac73de125271fd",
     (1, 3): "b2d314446b02fc5c93643c5dfaf476250134c7baa9ba8c053700338f88fd788d",
+    (1, 5): "6943d1302143bc49085c8fdc56f34ead9ecc1094934ee3914a32241000fdf11f",
 }
 """Append a line when the table changes together with its version; never edit one."""
 
@@ -46,7 +47,7 @@ def test_the_table_changes_only_together_with_its_version() -> None:
         text = file.read()
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     declared = re.findall(r"typedef struct lmk_\w+ \{.*?\} lmk_\w+;", text, re.DOTALL)
-    assert len(declared) == 5
+    assert len(declared) == 7
     digest = hashlib.sha256(" ".join(" ".join(declared).split()).encode()).hexdigest()
     assert TABLE_HASH[native.ABI] == digest, (
         "lmk.h changed: raise LMK_ABI_MINOR (appended) or LMK_ABI_MAJOR, note the hash"
