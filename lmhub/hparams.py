@@ -98,3 +98,26 @@ class Keys:
         raise ModelFileError(
             f"{self.file.path.name}: {key} is {quoted(value)}, but must be {wanted}; convert the model again."
         )
+
+
+def refuse_other_kinds(keys: Keys, distribution: str) -> None:
+    """Raises UnsupportedModel for a file that is no causal language model, or whose experts are scaled or routed oddly.
+
+    `distribution` is who refuses: "lmhub-qwen3".
+    """
+    file, kind = keys.file, ""
+    classifies = "classifier.output_labels" in keys or "cls.output.weight" in file.tensors
+    if classifies or file.get(f"{keys.arch}.pooling_type", 0):
+        kind = "is an embedding or reranking model"
+    elif not file.get(f"{keys.arch}.attention.causal", True):
+        kind = "is not causal"
+    elif not any(name.startswith("blk.0.") for name in file.tensors):
+        kind = "has no first layer, as a draft model has none"
+    elif keys.real("expert_weights_scale", 0.0, 1e6, 0.0) not in (0.0, 1.0):
+        kind = "scales its experts"
+    elif keys.whole("expert_gating_func", 0, 64, 1) > 1:
+        kind = "routes by something else than a softmax"
+    if kind:
+        raise UnsupportedModel(
+            f"{file.path.name} {kind}, which {distribution} does not serve; use a chat model of the family."
+        )

@@ -97,13 +97,26 @@ class Weights:
             self._tables[name] = self._mapped(tensor, rows, cols)
         return self._matrices.get(name) or self._tables[name]
 
+    def row(self, name: str, cols: int) -> Matrix:
+        """Like `matrix`, for a weight `(1, cols)`, which may be a vector in the file."""
+        if len(self._file.tensor(name).shape) != 1:
+            return self.matrix(name, 1, cols)
+        tensor = self._tensor(name, (cols,))
+        if name not in self._matrices:
+            self._matrices[name] = self._load(tensor, 1, cols, 1)
+        return self._matrices[name]
+
     def vector(self, name: str, n: int) -> NDArray[np.float32]:
         """The tensor `(n,)` as float32. Raises ModelFileError when it is missing or has another shape."""
-        tensor = self._tensor(name, (n,))
+        return self.array(name, n)
+
+    def array(self, name: str, *shape: int) -> NDArray[np.float32]:
+        """The tensor of that shape as float32, for what no kernel reads as a weight. Raises as `vector` does."""
+        tensor = self._tensor(name, shape)
         if name not in self._vectors:
-            values = np.empty(n, np.float32)
+            values = np.empty(shape, np.float32)
             source, target = ffi.from_buffer(tensor.data), ffi.from_buffer("float[]", values)
-            if lib.lmk_dequant_row(tensor.type.id, source, target, n):
+            if lib.lmk_dequant_row(tensor.type.id, source, target, values.size):
                 raise self._unreadable(tensor)
             tensor.release()
             self._report(tensor.nbytes)

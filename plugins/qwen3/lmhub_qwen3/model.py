@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from lmhub.errors import UnsupportedModel
 from lmhub.family import LoadOptions
 from lmhub.fields import Fields
 from lmhub.forward import Geometry, RaggedModel
 from lmhub.gguf import GGUFFile
-from lmhub.hparams import Keys
+from lmhub.hparams import Keys, refuse_other_kinds
 from lmhub.kv import Layers
 from lmhub.model import MemoryPlan
 from lmhub.native import bind
@@ -50,7 +49,7 @@ class Hparams:
         keys = Keys(file)
         n_block = keys.whole("block_count", 1, 1024)
         n_layer = n_block - keys.whole("nextn_predict_layers", 0, n_block - 1, 0)
-        refuse_other_kinds(file, keys)
+        refuse_other_kinds(keys, "lmhub-qwen3")
         n_head, n_kv = keys.heads(n_layer)
         # Without the key, embedding_length / head_count would be wrong for nearly every Qwen3.
         head_dim = keys.whole("attention.key_length", 1, 2048, keys.rows_of("blk.0.attn_k_norm.weight"))
@@ -84,26 +83,6 @@ def hidden_sizes(file: GGUFFile, keys: Keys, n_layer: int) -> tuple[int, ...]:
         tensor = file.tensor(stacked if stacked in file.tensors else "blk.0.ffn_down.0.weight")
         return (tensor.shape[-1],) * n_layer
     return keys.per_layer(name, n_layer, 1, 1 << 20)
-
-
-def refuse_other_kinds(file: GGUFFile, keys: Keys) -> None:
-    """Raises UnsupportedModel for files that are not causal language models, or that compute something else."""
-    kind = ""
-    classifies = "classifier.output_labels" in keys or "cls.output.weight" in file.tensors
-    if classifies or file.get(f"{keys.arch}.pooling_type", 0):
-        kind = "is an embedding or reranking model"
-    elif not file.get(f"{keys.arch}.attention.causal", True):
-        kind = "is not causal"
-    elif not any(name.startswith("blk.0.") for name in file.tensors):
-        kind = "has no first layer, as a draft model has none"
-    elif keys.real("expert_weights_scale", 0.0, 1e6, 0.0) not in (0.0, 1.0):
-        kind = "scales its experts"
-    elif keys.whole("expert_gating_func", 0, 64, 1) > 1:
-        kind = "routes by something else than a softmax"
-    if kind:
-        raise UnsupportedModel(
-            f"{file.path.name} {kind}, which lmhub-qwen3 does not serve; use a chat model of the family."
-        )
 
 
 def fill_model(hp: Hparams, rope: Rope, weights: Weights) -> tuple[Any, Any]:
