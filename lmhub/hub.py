@@ -121,10 +121,13 @@ class Hub:
     # --- models ------------------------------------------------------------------------------------------------------
 
     def open(self, model: str | Path) -> GGUFFile:
-        """Open a file or folder, or what a plugin brings by that name; a file of that name wins. Raises LmhubError."""
+        """Open a file or folder, or what a plugin or the download cache has by that name. Raises LmhubError.
+
+        What is in the working folder goes first.
+        """
         path = Path(model)
         if path.is_file() or path.name != str(model):
-            return self._opened(path)
+            return self._opened(_downloaded(path) or path)
         brought = self.plugins.models()
         if path.name not in brought and not path.exists() and not path.suffix:
             offered = ", ".join(sorted(brought)) or "none does"
@@ -377,6 +380,20 @@ def _named(file: GGUFFile) -> Iterator[None]:
         if file.path.name in str(error):
             raise
         raise type(error)(f"{file.path.name}: {error}") from error
+
+
+def _downloaded(path: Path) -> Path | None:
+    """The file behind `ORG/REPO[:QUANT]`; None for anything else. Raises LmhubError, also if it is not there yet."""
+    from lmhub.remote.cache import find, folder
+    from lmhub.remote.names import reference
+
+    asked = None if path.exists() else reference(str(path))
+    if asked is None:
+        return None
+    found = find(asked, folder())
+    if found is None:
+        raise ModelFileError(f"{asked} is neither a file nor in {folder()}; `lmhub pull {asked}` downloads it")
+    return found
 
 
 def _ctx(file: GGUFFile, settings: EngineSettings) -> int:

@@ -32,7 +32,7 @@ BANDS = [
         "recurrent",
     },
     {"engine"},
-    {"hub", "memory", "plugins", "hookspecs"},
+    {"hub", "memory", "plugins", "hookspecs", "remote"},
     {"server", "cli", "api", "plain"},
 ]
 BUILD = {"build", "_native_build"}  # run before anything is installed: cffi and the package's own header only

@@ -1,4 +1,4 @@
-"""The command line: `lmhub serve`, `plan`, `run`, `show`, `plugins`, `doctor`, `bench`, and what plugins add.
+"""The command line: `lmhub serve`, `plan`, `run`, `pull`, `show`, `plugins`, `doctor`, `bench`, and what plugins add.
 
 Each command lives in a file of its own and imports what it needs inside its body, so that `lmhub --help` stays quick.
 A mistake of the user's ends in one sentence on stderr and exit status 2, never in a traceback.
@@ -22,6 +22,7 @@ from lmhub.cli.doctor import doctor
 from lmhub.cli.options import Panels
 from lmhub.cli.plan import plan
 from lmhub.cli.plugins import plugins as plugins_command
+from lmhub.cli.pull import pull
 from lmhub.cli.run import run
 from lmhub.cli.serve import serve
 from lmhub.cli.show import show
@@ -70,7 +71,7 @@ def create_cli(plugins: Plugins) -> typer.Typer:
         _let_notices_out(quiet=ctx.invoked_subcommand in _REPORTS_ON_PLUGINS)
 
     cli.command(cls=Panels)(serve)
-    for command in (plan, run, show, plugins_command, doctor, bench):
+    for command in (plan, run, pull, show, plugins_command, doctor, bench):
         cli.command()(command)
     taken = _names(cli)
     plugins.call_each("lmhub_commands", cli=cli)

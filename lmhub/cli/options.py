@@ -16,11 +16,11 @@ KV_RAM, KV_DISK_MAX = ENGINE.kv_ram // MIB, ENGINE.kv_disk_max // MIB  # in the 
 MEMORY, SPEED = "Memory", "Scheduling and speed"  # headings under which options are listed
 
 ModelFile = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A GGUF file, any part of a split one, or a plugin's model by name.")
+    Path, typer.Argument(metavar="MODEL", help="A GGUF file, a plugin's model by name, or ORG/REPO:QUANT.")
 ]
 ModelFiles = Annotated[
     list[Path],
-    typer.Argument(metavar="MODEL...", help="GGUF files, any part of split ones, or plugins' models by name."),
+    typer.Argument(metavar="MODEL...", help="GGUF files, plugins' models by name, or ORG/REPO:QUANT."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

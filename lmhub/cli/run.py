@@ -32,6 +32,7 @@ def run(
     from lmhub.cli.answer import Answer
     from lmhub.cli.chat import Chat
     from lmhub.cli.loading import load
+    from lmhub.cli.pull import located
     from lmhub.cli.text import console
     from lmhub.errors import RequestError
     from lmhub.hub import Hub
@@ -44,7 +45,7 @@ def run(
     settings = EngineSettings(
         ctx=context, threads=threads, batch=1, kv_dtype=kv_dtype, kv_cache_dir=kv_cache_dir, spec=spec
     )
-    [served] = load(hub, [model], settings)
+    [served] = load(hub, located([model]), settings)
     sampling: dict[str, float | int | None] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
     options = {name: value for name, value in sampling.items() if value is not None}
     with Model(hub, served, owns_hub=True) as loaded:

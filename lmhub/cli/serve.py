@@ -295,9 +295,12 @@ def serve(
 ) -> None:
     """Serve models over HTTP to any OpenAI client."""
     from lmhub.cli.loading import ask_for
+    from lmhub.cli.pull import located
 
-    if repack and experts == "pack" and not (plan or plan_json):
-        ask_for(models)
+    if not (plan or plan_json):
+        models = located(models)
+        if repack and experts == "pack":
+            ask_for(models)
     from lmhub.cli.plan import report
     from lmhub.hub import Hub
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,14 @@ SCHEMA: dict[str, Any] = {
 TOOL = Tool("read", "Reads", SCHEMA, strict=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """The golden model's metadata, tokenizer and format."""
 
     metadata: dict[str, Any]
     tokenizer: Tokenizer
 
+    @cache  # noqa: B019 - as long as the module's tests
     def chat(self, template: str | None = None) -> ChatFormat:
         """The format as it is served; with another template than the file's."""
         metadata = {**self.metadata, **({"tokenizer.chat_template": template} if template else {})}
