@@ -166,9 +166,7 @@ def test_a_download_that_was_killed_goes_on_where_it_was(hub: Any, data: bytes, 
     assert first is None and _start(second) >= 2_000_000
 
 
-def test_offline_nothing_is_asked_for(
-    hub: Any, data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_nothing_is_asked_for(hub: Any, data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = pull(Q8, endpoint=hub.endpoint, cache=tmp_path / "hub")
     hub.requests.clear()
     assert outcome(process(hub, tmp_path, "pull", str(Q8), HF_HUB_OFFLINE="1"))[:2] == (0, f"{path}\n")
