@@ -33,6 +33,7 @@ from lmhub.types import Event, GenerationRecord, GenerationRequest, Request
 
 if TYPE_CHECKING:
     from lmhub.engine.disk import DiskTier
+    from lmhub.shelf import Shelf
 
 log = logging.getLogger("lmhub")
 
@@ -211,6 +212,7 @@ class Hub:
             sampling=sampling,
             reasoning_sampling=reasoning_sampling,
             lazy_tools=settings.lazy_tools,
+            shelf=_shelf(file, settings),
         )
 
     def _disk(self, file: GGUFFile, claim: Claim, settings: EngineSettings) -> DiskTier | None:
@@ -318,7 +320,7 @@ class Hub:
         """Stop every engine and release the models."""
         for served in self._served.values():
             served.engine.stop(grace_s)
-            served.model.model.close()
+            served.model.close()
         self._served.clear()
 
     def _finished(self, record: GenerationRecord) -> None:
@@ -400,6 +402,15 @@ def _ctx(file: GGUFFile, settings: EngineSettings) -> int:
     """The context in positions: what is asked for, at most what the model was trained for."""
     trained = file.metadata.get(f"{file.architecture}.context_length")
     return min(settings.ctx, trained) if isinstance(trained, int) and trained > 0 else settings.ctx
+
+
+def _shelf(file: GGUFFile, settings: EngineSettings) -> Shelf | None:
+    """What keeps some of the experts in memory, where that is wanted."""
+    if not settings.expert_cache:
+        return None
+    from lmhub.shelf import Shelf
+
+    return Shelf(file, settings.expert_cache)
 
 
 def _cost(claim: Claim, file: GGUFFile, borrow: Borrow) -> Cost:

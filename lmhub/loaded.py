@@ -19,6 +19,7 @@ from lmhub.types import ChatRequest, GenerationRequest, Message, Request, Sampli
 if TYPE_CHECKING:
     from lmhub.chat.prompt import ChatFormat
     from lmhub.grammar import GrammarEngine
+    from lmhub.shelf import Shelf
     from lmhub.tokenize import Tokenizer
 
 
@@ -28,7 +29,7 @@ class LoadedModel:
 
     `sampling` holds the defaults of replies that do not reason first, `reasoning_sampling` those of replies that do
     (None: the same). `lazy_tools`: once a model that may choose opens a tool call, a grammar holds it to the tools and
-    their schemas.
+    their schemas. `shelf`: where experts are kept of which only some are in memory.
     """
 
     id: str
@@ -49,12 +50,19 @@ class LoadedModel:
     tools: ToolStyle | None = None
     chat: ChatFormat | None = None
     lazy_tools: bool = True
+    shelf: Shelf | None = None
     suppressed: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Rows of the vocabulary that no token belongs to take part in the logits but are never sampled."""
         padding = range(self.tokenizer.n_vocab, self.model.n_vocab)
         self.suppressed = self.tokenizer.suppressed.union(padding)
+
+    def close(self) -> None:
+        """Release the weights, when no step runs any more."""
+        self.model.close()
+        if self.shelf is not None:
+            self.shelf.close()
 
     @cached_property
     def grammar(self) -> GrammarEngine:

@@ -212,6 +212,7 @@ def _beside(file: GGUFFile, ctx: int, settings: EngineSettings, costs: MemoryPla
     vocabulary = file.get("tokenizer.ggml.tokens")
     n_vocab = len(vocabulary) if isinstance(vocabulary, list) else 0
     items = [
+        Item("experts", settings.expert_cache, "lazy", "--expert-cache: what is kept of them in memory"),
         Item("KV beyond the slots", settings.kv_ram, "lazy", "--kv-ram"),
         Item("KV on disk", settings.kv_disk_max if settings.kv_cache_dir else 0, "disk", "--kv-disk-max"),
         Item("step scratch", costs.scratch or _scratch(file, settings, n_vocab), "lazy", "activations and logits"),
@@ -221,7 +222,7 @@ def _beside(file: GGUFFile, ctx: int, settings: EngineSettings, costs: MemoryPla
     ]
     if settings.spec:
         speculation = RECYCLED * n_vocab + INDEXED * min(ctx, INDEX_MAX) * _wanted(settings)
-        items.insert(4, Item("speculation", speculation, "lazy", "what it guesses from"))
+        items.insert(5, Item("speculation", speculation, "lazy", "what it guesses from"))
     return tuple(item for item in items if item.nbytes)
 
 

@@ -17,6 +17,7 @@ class EngineSettings:
     batch: int = 4  # sequences that run at once
     queue: int = 16  # requests that may wait
     borrow: Literal["none", "experts", "all"] = "none"  # weights that are read from the file, and never packed
+    expert_cache: int = 0  # bytes of borrowed experts that are kept in memory; 0 = as many as the system likes
     kv_dtype: str = "f16"
     kv_slots: int = 0  # sequences kept in memory, running ones included; 0 = twice the batch, at least 2
     kv_slots_force: bool = False  # keep that many even where memory might not suffice

@@ -265,10 +265,11 @@ class Weights:
 
 
 def is_borrowed(tensor: Tensor, borrow: Borrow) -> bool:
-    """Whether kernels read that tensor in the file. Experts that are single tensors are stacked, which is a copy."""
+    """Whether kernels read that tensor in the file. Experts that are single tensors are stacked, which is a copy, and
+    those that every row goes to (`_shexp`) are as hot as any other weight."""
     if borrow == "all":
         return len(tensor.shape) > 1 and not _ONE_EXPERT.search(tensor.name)
-    return borrow == "experts" and len(tensor.shape) > 2
+    return borrow == "experts" and len(tensor.shape) > 2 and "_shexp." not in tensor.name
 
 
 def packed_bytes(tensor: Tensor, borrow: Borrow = "none") -> int:

@@ -30,6 +30,7 @@ BANDS = [
         "hparams",
         "rope",
         "recurrent",
+        "shelf",
     },
     {"engine"},
     {"hub", "memory", "plugins", "hookspecs", "remote"},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmhub.cli.options import Experts, Json, KVType, ModelFile, Repack, Threads, borrowed
+from lmhub.cli.options import ExpertCache, Experts, Json, KVType, ModelFile, Repack, Threads, borrowed, cached
 
 if TYPE_CHECKING:
     from lmhub.cli.rates import Bench, Figure
@@ -66,6 +66,7 @@ def bench(
     kv_dtype: KVType = "f16",
     repack: Repack = True,
     experts: Experts = "pack",
+    expert_cache: ExpertCache = 0,
     as_json: Json = False,
 ) -> None:
     """Measure tokens per second at prefill and decode, and how close they come to the floors of this machine.
@@ -89,6 +90,7 @@ def bench(
             kv_slots=1,
             kv_dtype=kv_dtype,
             borrow=borrowed(repack, experts),
+            expert_cache=cached(experts, expert_cache),
             spec=False,
         )
         [served] = load(hub, [file], settings)

@@ -94,10 +94,19 @@ Repack = Annotated[
     ),
 ]
 Experts = Annotated[
-    Literal["pack", "borrow"],
+    Literal["pack", "borrow", "stream"],
     typer.Option(
         envvar="LMHUB_EXPERTS",
-        help="borrow: leave a mixture's experts in the file, for mixtures larger than memory.",
+        help="borrow: leave a mixture's experts in the file; stream: and keep only some of them in memory.",
+        rich_help_panel=MEMORY,
+    ),
+]
+ExpertCache = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        envvar="LMHUB_EXPERT_CACHE",
+        help="MiB of experts that `--experts stream` keeps in memory; 0 = half of what is free.",
         rich_help_panel=MEMORY,
     ),
 ]
@@ -123,7 +132,16 @@ Spec = Annotated[
 
 def borrowed(repack: bool, experts: str) -> Literal["none", "experts", "all"]:
     """The setting that these two flags mean together."""
-    return "all" if not repack else "experts" if experts == "borrow" else "none"
+    return "all" if not repack else "none" if experts == "pack" else "experts"
+
+
+def cached(experts: str, mib: int) -> int:
+    """Bytes of experts that are kept in memory; 0 for other modes than `stream`."""
+    if experts != "stream":
+        return 0
+    from lmhub.machine import memory
+
+    return mib << 20 or memory().available // 2
 
 
 class Panels(TyperCommand):

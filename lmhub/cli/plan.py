@@ -17,6 +17,7 @@ from lmhub.cli.options import (
     KV_RAM,
     Batch,
     Ctx,
+    ExpertCache,
     Experts,
     Json,
     KVCacheDir,
@@ -29,6 +30,7 @@ from lmhub.cli.options import (
     Repack,
     Spec,
     borrowed,
+    cached,
 )
 from lmhub.settings import MIB, EngineSettings
 
@@ -50,6 +52,7 @@ def plan(
     kv_dtype: KVType = "f16",
     repack: Repack = True,
     experts: Experts = "pack",
+    expert_cache: ExpertCache = 0,
     kv_slots: KVSlots = ENGINE.kv_slots,
     kv_slots_force: KVSlotsForce = ENGINE.kv_slots_force,
     kv_ram: KVRam = KV_RAM,
@@ -66,6 +69,7 @@ def plan(
         batch=batch,
         kv_dtype=kv_dtype,
         borrow=borrowed(repack, experts),
+        expert_cache=cached(experts, expert_cache),
         kv_slots=kv_slots,
         kv_slots_force=kv_slots_force,
         kv_ram=kv_ram * MIB,

@@ -18,6 +18,7 @@ from lmhub.cli.options import (
     SPEED,
     Batch,
     Ctx,
+    ExpertCache,
     Experts,
     KVCacheDir,
     KVDiskMax,
@@ -30,6 +31,7 @@ from lmhub.cli.options import (
     Spec,
     Threads,
     borrowed,
+    cached,
 )
 from lmhub.errors import LmhubError
 from lmhub.settings import MIB, EngineSettings, ServerSettings
@@ -122,6 +124,7 @@ def serve(
     kv_dtype: KVType = "f16",
     repack: Repack = True,
     experts: Experts = "pack",
+    expert_cache: ExpertCache = 0,
     kv_slots: KVSlots = ENGINE.kv_slots,
     kv_slots_force: KVSlotsForce = ENGINE.kv_slots_force,
     kv_ram: KVRam = KV_RAM,
@@ -312,6 +315,7 @@ def serve(
         queue=queue,
         kv_dtype=kv_dtype,
         borrow=borrowed(repack, experts),
+        expert_cache=cached(experts, expert_cache),
         kv_slots=kv_slots,
         kv_slots_force=kv_slots_force,
         kv_ram=kv_ram * MIB,

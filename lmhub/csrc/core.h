@@ -232,6 +232,9 @@ typedef struct lmk_slots {         /* rows of x that meet matrices of a weight *
 int lmk_linear_slots(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n_x,
                      const lmk_slots *slots);
 
+/* shelf.c: called before a product with the experts of the first `n` segments; how many of them may be multiplied now. */
+int64_t lmk_shelf_fetch(const lmk_weight *const *w, int32_t n_w, const lmk_segment *segments, int64_t n);
+
 typedef struct lmk_work {          /* tasks 0 to n - 1 */
     lmk_range_fn fn;
     void *arg;

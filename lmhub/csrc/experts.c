@@ -88,6 +88,14 @@ static int check_experts(const lmk_route *r, const lmk_weight *w)
     return 0;
 }
 
+/* The slots of `n` segments. Their places are counted from the first of them. */
+static lmk_slots part_of(lmk_segment *segments, int64_t n, const int32_t *source, const int32_t *order)
+{
+    const int64_t first = segments[0].first;
+    for (int64_t i = 0; i < n; i++) segments[i].first -= first;
+    return (lmk_slots){ segments[n - 1].first + segments[n - 1].count, segments, n, source + first, order + first };
+}
+
 int lmk_linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
                             int per_slot, const lmk_route *r)
 {
@@ -106,8 +114,12 @@ int lmk_linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const
     if (start && order && source && segments) {
         const int64_t n = sort_slots(r, n_expert, start, order, segments);
         for (int64_t s = 0; s < n_slots; s++) source[s] = per_slot ? order[s] : order[s] / r->k;
-        const lmk_slots slots = { n_slots, segments, n, source, order };
-        status = lmk_linear_slots(c, y, w, n_w, x, per_slot ? n_slots : r->n, &slots);
+        status = 0;
+        for (int64_t i = 0, count; i < n && !status; i += count) {
+            count = lmk_shelf_fetch(w, n_w, segments + i, n - i);
+            const lmk_slots slots = part_of(segments + i, count, source, order);
+            status = lmk_linear_slots(c, y, w, n_w, x, per_slot ? n_slots : r->n, &slots);
+        }
     }
     lmk_release(c, mark);
     return status;

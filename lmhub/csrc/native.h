@@ -46,6 +46,20 @@ int64_t lmk_type_bytes(int32_t type);
 int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert);  /* 0: type is not packed */
 int lmk_pack(const lmk_weight *w, void *dst);      /* w->data -> dst (64-byte aligned, lmk_packed_bytes long) */
 
+/* Experts that stay in the file (shelf.c): the system holds those that were used last, `budget` bytes of them. A bank is what
+ * lmk_weight.data of unpacked experts points to, in a mapping of fd; `layer` names those that are multiplied together. */
+typedef struct lmk_shelf lmk_shelf;
+typedef struct lmk_shelf_numbers {
+    int64_t budget, held;          /* bytes */
+    int64_t used, hits;            /* experts of a weight, and those of them that were held already */
+    int64_t read;                  /* bytes that were asked for */
+} lmk_shelf_numbers;
+
+lmk_shelf *lmk_shelf_new(int64_t budget);
+int lmk_shelf_add(lmk_shelf *s, const void *base, int32_t n_expert, int64_t bytes, int32_t layer, int fd, int64_t offset);
+void lmk_shelf_stats(const lmk_shelf *s, lmk_shelf_numbers *out);
+void lmk_shelf_free(lmk_shelf *s);                 /* not while a product runs */
+
 /* caches: bytes of one layer's and kv head's keys, or values, of `dim` elements, and of one vector of it in a file */
 int64_t lmk_kv_bytes(int32_t dtype, int64_t dim, int keys, int64_t capacity);
 int64_t lmk_kv_row_bytes(int32_t dtype, int64_t dim);

@@ -142,6 +142,11 @@ class Tensor:
         return self._info.offset
 
     @property
+    def path(self) -> Path:
+        """The part that holds it."""
+        return self._part.path
+
+    @property
     def n_elements(self) -> int:
         return self._info.nbytes // self._info.type.block_bytes * self._info.type.block_elements
 

@@ -7,6 +7,7 @@ routes, status codes, kinds of errors; never a path or a text of a client.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,6 +21,9 @@ from lmhub.hookspecs import hookimpl
 from lmhub.hub import Hub
 from lmhub.server.wire import send_head
 from lmhub.types import GenerationRecord
+
+if TYPE_CHECKING:
+    from lmhub.shelf import ShelfNumbers
 
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # a second family for every counter
 
@@ -131,6 +135,7 @@ class _Recent(Collector):
             yield _family(GaugeMetricFamily(f"lmhub_{name}", doc, labels=("model",)), values)
         yield from _state(stats)
         yield from _totals(stats)
+        yield from _experts({model.id: model.shelf.numbers() for model in self._hub.models if model.shelf is not None})
         yield from _disk({id: one.disk for id, one in stats.items() if one.disk is not None})
 
 
@@ -172,6 +177,22 @@ def _totals(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
             for source, value in split(one).items():
                 family.add_metric((id, source), value)
         yield family
+
+
+def _experts(shelves: Mapping[str, ShelfNumbers]) -> Iterable[Metric]:
+    """Experts that stay in the file, of the models whose experts do."""
+    if not shelves:
+        return
+    held = {id: one.held for id, one in shelves.items()}
+    yield _family(GaugeMetricFamily("lmhub_experts_bytes", "Bytes that are kept in memory", labels=("model",)), held)
+    counters: dict[str, tuple[str, Callable[[ShelfNumbers], float]]] = {
+        "experts_used": ("Experts that steps have used, weight by weight", lambda one: one.used),
+        "experts_hits": ("Those of them that were in memory already", lambda one: one.hits),
+        "experts_read_bytes": ("Bytes that were asked for", lambda one: one.read),
+    }
+    for name, (doc, read) in counters.items():
+        values = {id: read(one) for id, one in shelves.items()}
+        yield _family(CounterMetricFamily(f"lmhub_{name}", doc, labels=("model",)), values)
 
 
 def _disk(stats: Mapping[str, DiskStats]) -> Iterable[Metric]:

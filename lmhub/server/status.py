@@ -67,6 +67,7 @@ class Status:
             "accepted": stats.accepted,
             "last_prefill_per_s": prefill,
             "last_decode_per_s": decode,
+            "experts": None if served.model.shelf is None else asdict(served.model.shelf.numbers()),
             "slots": [asdict(slot) for slot in stats.slots],
             "memory": None if served.plan is None else served.plan.as_dict()["totals"],
         }

@@ -81,6 +81,9 @@ def test_weights_that_stay_in_the_file(tmp_path: Path, invoke: Invoke, monkeypat
     free = json.loads(invoke("plan", moe, "--json", "--experts", "borrow").stdout)["plans"][0]["totals"]["worst"]
     monkeypatch.setattr("lmhub.hub.memory", lambda: Memory(free, free))
     assert "--experts borrow" in invoke("plan", moe).output.partition("What would help:")[2]
+    [streamed] = json.loads(invoke("plan", moe, "--json", "--experts", "stream", "--expert-cache", 3).stdout)["plans"]
+    assert {item["name"]: item["nbytes"] for item in streamed["items"]}["experts"] == 3 << 20
+    assert sum(item["nbytes"] for item in streamed["items"] if item["name"] == "weights, packed") == without
     assert invoke("plan", moe, "--experts", "borrow").exit_code == 0
 
 

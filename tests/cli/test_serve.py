@@ -200,14 +200,14 @@ def test_every_setting_of_the_engine_has_its_flag(tiny: Path, invoke: Run, monke
     flags = {
         "--ctx": 5, "--threads": 1, "--batch": 2, "--queue": 3, "--kv-dtype": "q8_0", "--kv-slots": 4, "--kv-ram": 6,
         "--kv-cache-dir": "d", "--kv-disk-max": 7, "--kv-disk-slots": 8, "--pipe-max": 9, "--stall-timeout": 10,
-        "--request-timeout": 11, "--experts": "borrow",
+        "--request-timeout": 11, "--experts": "stream", "--expert-cache": 12,
     }  # fmt: skip
     words = [word for flag in flags.items() for word in flag]
     said = invoke("serve", tiny, *words, "--kv-slots-force", "--no-spec", "--no-lazy-tools")
     expected = EngineSettings(
-        ctx=5, threads=1, batch=2, queue=3, borrow="experts", kv_dtype="q8_0", kv_slots=4, kv_slots_force=True,
-        kv_ram=6 * MIB, kv_cache_dir="d", kv_disk_max=7 * MIB, kv_disk_slots=8, spec=False, pipe_max=9,
-        stall_timeout_s=10.0, request_timeout_s=11.0, lazy_tools=False,
+        ctx=5, threads=1, batch=2, queue=3, borrow="experts", expert_cache=12 * MIB, kv_dtype="q8_0", kv_slots=4,
+        kv_slots_force=True, kv_ram=6 * MIB, kv_cache_dir="d", kv_disk_max=7 * MIB, kv_disk_slots=8, spec=False,
+        pipe_max=9, stall_timeout_s=10.0, request_timeout_s=11.0, lazy_tools=False,
     )  # fmt: skip
     assert said.stderr == f"lmhub: {expected!r}\n"
     assert said.exit_code == 2
