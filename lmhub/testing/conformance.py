@@ -26,7 +26,7 @@ import pytest
 from lmhub.errors import GenerationError, KernelError, LmhubError, RequestError
 from lmhub.family import LoadOptions
 from lmhub.gguf import GGMLType, open_gguf
-from lmhub.model import Chunk, Want
+from lmhub.model import Chunk, State, Want
 from lmhub.testing import drive
 from lmhub.testing.blocks import RANDOM_KINDS
 from lmhub.testing.reference import nmse, relative_error
@@ -145,13 +145,14 @@ class FamilyConformance:
                 raise
             pytest.skip(str(error))
         tokens = drive.random_tokens(70, model.n_vocab)
-        state, target, other = (model.new_state(N_CTX) for _ in range(3))
+        state, source, target, other = (model.new_state(N_CTX) for _ in range(4))
         whole = drive.logits_of(model, tokens, state=state)
         rows = zip(whole, oracle(open_gguf(path), tokens), strict=True)
         assert np.median([nmse(*row) for row in rows]) <= 5e-4  # single rows may take another expert
         for cut in (1, 7, 64):
             assert _same(drive.logits_of(model, tokens, cut), whole), f"{cut} tokens to a step"
-        target.write_rows(state.read_rows(0, 30))
+        drive.logits_of(model, tokens[:30], state=source)
+        _bring(source, target)
         chunks = [Chunk(other, tokens[:9], "all"), Chunk(target, tokens[30:], "all")]
         assert _same(model.forward(chunks), np.concatenate([whole[:9], whole[30:]]))
         assert target.read_rows(0, 70).tobytes() == state.read_rows(0, 70).tobytes()
@@ -248,6 +249,25 @@ class FamilyConformance:
         rest = drive.logits_of(model, first + second)[40:]
         assert _same(drive.logits_of(model, second, state=source), rest)
 
+    def test_checkpoints_then_continue(self, tiny: Tiny, model: Any) -> None:
+        """What cannot be cut back goes on from where it was, in place and in another state, whatever came between."""
+        first, second = (drive.random_tokens(40, model.n_vocab, seed) for seed in (1, 2))
+        state, other = model.new_state(N_CTX), model.new_state(N_CTX)
+        drive.logits_of(model, first[:15], state=state)
+        checkpoint = state.checkpoint()
+        drive.logits_of(model, second, state=other)
+        assert other.truncate(0)
+        _bring(state, other)
+        drive.logits_of(model, first[15:], state=state)
+        if checkpoint is None:
+            assert state.can_rewind
+            return
+        assert state.restore(checkpoint, 15) and state.n_tokens == 15
+        fresh = drive.logits_of(model, first[:15] + second)
+        for one in (state, other):
+            assert _same(drive.logits_of(model, second, 7, one), fresh[15:])
+        assert state.truncate(0) and _same(drive.logits_of(model, first[:15], state=state), fresh[:15])
+
     # --- refusals ----------------------------------------------------------------------------------------------------
 
     def test_bad_steps_change_nothing(self, tiny: Tiny, model: Any) -> None:
@@ -287,6 +307,13 @@ class FamilyConformance:
         named = name[: name.index(".", 4) + 1] if name.endswith(self.substitutes or ("\0",)) else name
         assert named in str(refusal.value), f"{refusal.value!r} does not name {named}"
         return str(refusal.value)
+
+
+def _bring(source: State, target: State) -> None:
+    """Make the empty `target` what `source` is, by what can be written to disk."""
+    target.write_rows(source.read_rows(0, source.n_tokens))
+    checkpoint = source.checkpoint()
+    assert checkpoint is None or target.restore(checkpoint, source.n_tokens)
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -78,9 +78,7 @@ class Hparams:
         refuse_other_kinds(keys, "lmhub-qwen35")
         refuse_other_layouts(file)
         is_recurrent = read_kinds(keys, n_layer)
-        n_head = max(keys.per_layer("attention.head_count", n_layer, 0, 1024)) or keys.whole(
-            "attention.head_count", 1, 1
-        )
+        n_head = max(keys.per_layer("attention.head_count", n_layer, 0, 1024))
         # Some converters write 0 for layers without attention.
         n_kv = max(keys.per_layer("attention.head_count_kv", n_layer, 0, n_head, n_head))
         if not n_kv or n_head % n_kv:
