@@ -125,7 +125,7 @@ class RaggedForward:
             raise KernelError("The model has been closed; open it again.")
         if not chunks:
             return self._logits[:0]
-        tokens = self._checked(chunks)
+        tokens = checked(chunks, self._n_vocab, self._geometry.fits)
         counts = [len(one) for one in tokens]
         n = sum(counts)
         wanted = sum({"none": 0, "last": 1, "all": count}[c.want] for c, count in zip(chunks, counts, strict=True))
@@ -141,28 +141,6 @@ class RaggedForward:
             chunk.state.advance(count)
         return self._logits[:wanted]
 
-    def _checked(self, chunks: Sequence[Chunk]) -> list[NDArray[Any]]:
-        """The token ids of every chunk as arrays, after all checks."""
-        if len({id(chunk.state) for chunk in chunks}) < len(chunks):
-            raise RequestError("A state occurs twice in one step; give each sequence one chunk.")
-        out = []
-        for chunk in chunks:
-            ids = np.asarray(chunk.tokens)
-            if ids.size == 0:
-                raise RequestError("A chunk holds no tokens; give at least one.")
-            if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= self._n_vocab:
-                raise RequestError(f"A token id is not a whole number from 0 to {self._n_vocab - 1}; check the prompt.")
-            state = chunk.state
-            if not self._geometry.fits(state):
-                raise RequestError("A state belongs to another model; make one with new_state of this model.")
-            if state.n_tokens + len(ids) > state.capacity:
-                raise PromptTooLong(
-                    f"{len(ids)} tokens do not fit behind the {state.n_tokens} in a context of {state.capacity}; "
-                    f"shorten the prompt or open the model with a larger context."
-                )
-            out.append(ids)
-        return out
-
     def close(self) -> None:
         """Run no more steps: the weights are about to go."""
         self._step = None
@@ -177,3 +155,29 @@ class RaggedForward:
         if wanted > len(self._logits):
             self._logits = np.empty((wanted, self._n_vocab), np.float32)
             self._logits_c = self._ffi.from_buffer("float[]", self._logits)
+
+
+def checked(chunks: Sequence[Chunk], n_vocab: int, fits: Callable[[State], bool]) -> list[NDArray[Any]]:
+    """The token ids of every chunk as arrays, after all checks of what `CausalLM.forward` takes.
+
+    `fits` says whether a state is of this model. Raises RequestError, PromptTooLong where a state is full.
+    """
+    if len({id(chunk.state) for chunk in chunks}) < len(chunks):
+        raise RequestError("A state occurs twice in one step; give each sequence one chunk.")
+    out = []
+    for chunk in chunks:
+        ids = np.asarray(chunk.tokens)
+        if ids.size == 0:
+            raise RequestError("A chunk holds no tokens; give at least one.")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= n_vocab:
+            raise RequestError(f"A token id is not a whole number from 0 to {n_vocab - 1}; check the prompt.")
+        state = chunk.state
+        if not fits(state):
+            raise RequestError("A state belongs to another model; make one with new_state of this model.")
+        if state.n_tokens + len(ids) > state.capacity:
+            raise PromptTooLong(
+                f"{len(ids)} tokens do not fit behind the {state.n_tokens} in a context of {state.capacity}; "
+                f"shorten the prompt or open the model with a larger context."
+            )
+        out.append(ids)
+    return out

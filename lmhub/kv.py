@@ -145,13 +145,7 @@ class KVState(State):
 
     def write_rows(self, rows: NDArray[np.uint8]) -> None:
         """`State.write_rows`. Raises KernelError for what is not a whole number of rows as well."""
-        n, rest = divmod(rows.nbytes, self.row_nbytes)
-        if rest or rows.dtype != np.uint8 or not rows.flags.c_contiguous:
-            raise _not_rows(rows, self.row_nbytes)
-        if self.n_tokens + n > self.capacity:
-            raise KernelError(
-                f"{n} rows do not fit behind {self.n_tokens} in a cache of {self.capacity}; use a larger context."
-            )
+        n = rows_in(rows, self)
         lib.lmk_kv_write(self.c, self.n_tokens, n, ffi.from_buffer(rows))
         self.n_tokens += n
 
@@ -210,17 +204,22 @@ class KVGroups(State):
 
     def write_rows(self, rows: NDArray[np.uint8]) -> None:
         """`State.write_rows`, raising as `KVState.write_rows` does."""
-        n, rest = divmod(rows.nbytes, self.row_nbytes)
-        if rest or rows.dtype != np.uint8 or not rows.flags.c_contiguous:
-            raise _not_rows(rows, self.row_nbytes)
-        at = 0
+        n, at = rows_in(rows, self), 0
         for group in self.groups:
             group.write_rows(rows[at : at + n * group.row_nbytes])
             at += n * group.row_nbytes
 
 
-def _not_rows(rows: NDArray[Any], row_nbytes: int) -> KernelError:
-    return KernelError(f"{rows.nbytes} bytes are not rows of {row_nbytes}; they come from another cache.")
+def rows_in(rows: NDArray[Any], state: State) -> int:
+    """How many rows these bytes are. Raises KernelError where they are not that state's, or do not fit behind it."""
+    n, rest = divmod(rows.nbytes, state.row_nbytes)
+    if rest or rows.dtype != np.uint8 or not rows.flags.c_contiguous:
+        raise KernelError(f"{rows.nbytes} bytes are not rows of {state.row_nbytes}; they come from another cache.")
+    if state.n_tokens + n > state.capacity:
+        raise KernelError(
+            f"{n} rows do not fit behind {state.n_tokens} in a cache of {state.capacity}; use a larger context."
+        )
+    return n
 
 
 def _layout(n_layer: int, n_kv: int, k_dim: int, v_dim: int, dtype: str) -> str:

@@ -65,7 +65,7 @@ class Weights:
         self._progress = progress
         self._matrices: dict[str, Matrix] = {}
         self._tables: dict[str, Matrix] = {}
-        self._vectors: dict[str, NDArray[np.float32]] = {}
+        self._arrays: dict[str, NDArray[np.float32]] = {}
         self._bound: list[Matrix | NDArray[Any]] = []
         self._total = sum(tensor.nbytes for tensor in file.tensors.values())
         self._done = 0
@@ -113,15 +113,15 @@ class Weights:
     def array(self, name: str, *shape: int) -> NDArray[np.float32]:
         """The tensor of that shape as float32, for what no kernel reads as a weight. Raises as `vector` does."""
         tensor = self._tensor(name, shape)
-        if name not in self._vectors:
+        if name not in self._arrays:
             values = np.empty(shape, np.float32)
             source, target = ffi.from_buffer(tensor.data), ffi.from_buffer("float[]", values)
             if lib.lmk_dequant_row(tensor.type.id, source, target, values.size):
                 raise self._unreadable(tensor)
             tensor.release()
             self._report(tensor.nbytes)
-            self._vectors[name] = values
-        return self._vectors[name]
+            self._arrays[name] = values
+        return self._arrays[name]
 
     def optional_matrix(self, name: str, rows: int, cols: int, n_expert: int = 1) -> Matrix | None:
         """Like `matrix`, or None when the file has no such tensor."""
@@ -185,7 +185,7 @@ class Weights:
         Raises UnsupportedModel for an unused `*.scale` tensor: the weight beside it would be wrong without it.
         """
         patterns = tuple(skip)
-        used = self._matrices.keys() | self._tables.keys() | self._vectors.keys()
+        used = self._matrices.keys() | self._tables.keys() | self._arrays.keys()
         unused = [name for name in self._file.tensors if name not in used]
         unused = [name for name in unused if not any(fnmatchcase(name, pattern) for pattern in patterns)]
         for name in unused:

@@ -31,6 +31,7 @@ BANDS = [
         "rope",
         "recurrent",
         "shelf",
+        "rowwise",
     },
     {"engine"},
     {"hub", "memory", "plugins", "hookspecs", "remote"},

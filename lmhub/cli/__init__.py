@@ -1,4 +1,4 @@
-"""The command line: `lmhub serve`, `plan`, `run`, `pull`, `show`, `plugins`, `doctor`, `bench`, and what plugins add.
+"""The command line: one function per command, `lmhub serve` to `lmhub new-family`, and what plugins add.
 
 Each command lives in a file of its own and imports what it needs inside its body, so that `lmhub --help` stays quick.
 A mistake of the user's ends in one sentence on stderr and exit status 2, never in a traceback.
@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from lmhub import __version__
 from lmhub.cli.bench import bench
 from lmhub.cli.doctor import doctor
+from lmhub.cli.new_family import new_family
 from lmhub.cli.options import Panels
 from lmhub.cli.plan import plan
 from lmhub.cli.plugins import plugins as plugins_command
@@ -71,7 +72,7 @@ def create_cli(plugins: Plugins) -> typer.Typer:
         _let_notices_out(quiet=ctx.invoked_subcommand in _REPORTS_ON_PLUGINS)
 
     cli.command(cls=Panels)(serve)
-    for command in (plan, run, pull, show, plugins_command, doctor, bench):
+    for command in (plan, run, pull, show, plugins_command, doctor, bench, new_family):
         cli.command()(command)
     taken = _names(cli)
     plugins.call_each("lmhub_commands", cli=cli)

@@ -8,14 +8,15 @@
 The suite's conftest gives a fixture `oracle`: a function (file, tokens) -> float64 logits `(n, n_vocab)` of every
 position, computed without lmhub's kernels.
 
-Row invariance is tested bit for bit; numbers are tested against the family's own oracle.
+Row invariance is tested bit for bit; numbers are tested against the family's own oracle. docs/porting.md lists what
+each version of the suite checks.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from lmhub.errors import GenerationError, KernelError, LmhubError, RequestError
+from lmhub.errors import GenerationError, KernelError, LmhubError, ModelFileError, RequestError
 from lmhub.family import LoadOptions
 from lmhub.gguf import GGMLType, open_gguf
 from lmhub.model import Chunk, State, Want
@@ -33,13 +34,23 @@ from lmhub.testing.reference import nmse, relative_error
 from lmhub.testing.rewrite import rewrite
 from lmhub.testing.tiny import Tiny, write
 
+VERSION = 2
+"""Of the suite: goes up when a check is added, which then says since when it exists."""
+
 N_CTX = 160
 Oracle = Callable[..., np.ndarray]
+
+
+def since(version: int) -> Callable[[Any], Any]:
+    """Marks a check for suites of that version and later ones."""
+    return pytest.mark.conformance_since(version)
 
 
 class FamilyConformance:
     """Subclass with the attributes below; every test runs for every model."""
 
+    suite: ClassVar[int] = VERSION
+    """The version whose checks the family is held to: a plugin that names one stays green when lmhub adds more."""
     plugin: ClassVar[str]
     """The plugin's import name."""
     models: ClassVar[Mapping[str, Tiny]]
@@ -55,6 +66,8 @@ class FamilyConformance:
     """Tensor types to try on `wide`."""
     exact_kinds: ClassVar[tuple[GGMLType, ...]] = (GGMLType.F16, GGMLType.BF16)
     """Those for which the kernels do not round activations to 8 bits."""
+    damaged: ClassVar[Mapping[str, Sequence[tuple[str, Any]]]] = {}
+    """Name of a model -> (key without the architecture, value) pairs with which it must be refused."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Parametrize by the subclass's models and types."""
@@ -62,6 +75,22 @@ class FamilyConformance:
             metafunc.parametrize("tiny", list(self.models.values()), ids=list(self.models))
         if "kind" in metafunc.fixturenames:
             metafunc.parametrize("kind", self.kinds, ids=[kind.name for kind in self.kinds])
+        if "damage" in metafunc.fixturenames:
+            found = [(name, *pair) for name, pairs in self.damaged.items() for pair in pairs]
+            metafunc.parametrize("damage", found, ids=[f"{name}-{key}-{value}"[:60] for name, key, value in found])
+
+    def __init_subclass__(cls) -> None:
+        if cls.suite > VERSION:
+            raise LmhubError(
+                f"{cls.__name__} wants version {cls.suite} of the conformance suite, and this lmhub has {VERSION}; "
+                f"upgrade lmhub."
+            )
+
+    @pytest.fixture(autouse=True)
+    def _skip_what_came_later(self, request: pytest.FixtureRequest) -> None:
+        mark = request.node.get_closest_marker("conformance_since")
+        if mark is not None and mark.args[0] > self.suite:
+            pytest.skip(f"version {mark.args[0]} of the suite; the plugin asks for {self.suite}")
 
     @pytest.fixture
     def path(self, tiny: Tiny, tmp_path: Path) -> Path:
@@ -176,6 +205,14 @@ class FamilyConformance:
             module, _, name = family.plan.partition(":")
             options = LoadOptions(n_ctx=N_CTX, kv_dtype="f32", borrow="all")
             assert getattr(import_module(module), name)(open_gguf(path), options).weights_packed == 0
+
+    @since(2)
+    def test_damaged_numbers_are_refused(self, damage: tuple[str, str, Any], tmp_path: Path) -> None:
+        name, key, value = damage
+        source = open_gguf(write(tmp_path / "sound.gguf", self.models[name]))
+        path = rewrite(source, tmp_path / "damaged.gguf", metadata={f"{source.architecture}.{key}": value})
+        with pytest.raises(ModelFileError, match=r"damaged\.gguf"):
+            drive.load(self.plugin, path, N_CTX)
 
     # --- row invariance, bit for bit ---------------------------------------------------------------------------------
 
@@ -299,6 +336,18 @@ class FamilyConformance:
             model.forward([Chunk(state, tokens)])
         assert state.n_tokens == 0
         assert _same(drive.logits_of(model, tokens, state=state), drive.logits_of(model, tokens))
+
+    @since(2)
+    def test_steady_decoding_allocates_nothing(self, tiny: Tiny, model: Any) -> None:
+        if drive.family_of(self.plugin, tiny.arch).kernels is None:
+            pytest.skip("the forward pass is not in C")
+        states = [model.new_state(N_CTX) for _ in range(2)]
+        model.forward([Chunk(state, [1, 2, 3]) for state in states])
+        first = model.forward([Chunk(state, [4]) for state in states])
+        before = model.context.stats()
+        for token in range(40):
+            assert model.forward([Chunk(state, [token]) for state in states]).ctypes.data == first.ctypes.data
+        assert model.context.stats() == before
 
     def _refused(self, path: Path, name: str) -> str:
         """The sentence with which the file is refused; it names the tensor."""

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from lmhub.testing.tiny import Tiny
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker of the conformance suite, which plugins' own pytest settings do not know."""
+    config.addinivalue_line("markers", "conformance_since(version): a check of later versions of the suite")
+
+
 @pytest.fixture(scope="session")
 def shared(pytestconfig: pytest.Config) -> Path:
     """The folder with golden models beside the repository; tests that need it are skipped where it is absent."""

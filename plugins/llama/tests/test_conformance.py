@@ -44,3 +44,22 @@ class TestLlama(FamilyConformance):
     }
     substitutes = (".0.weight",)
     wide = dense(n_embd=256, n_head=8, n_ff=256)
+    damaged = {  # noqa: RUF012
+        "untied": [
+            ("block_count", 0),
+            ("block_count", 3),
+            ("embedding_length", 2**40),
+            ("attention.head_count", 5),
+            ("attention.head_count_kv", 4),
+            ("attention.key_length", 0),
+            ("attention.value_length", 64),
+            ("attention.sliding_window", -1),
+            ("rope.dimension_count", 31),
+            ("rope.freq_base", 0.0),
+            ("feed_forward_length", "96"),
+            ("attention.layer_norm_rms_epsilon", float("nan")),
+            ("context_length", 0),
+            ("expert_count", 10**6),
+            ("expert_count", 4),
+        ]
+    }

@@ -64,3 +64,28 @@ class TestQwen3(FamilyConformance):
     }
     substitutes = ("attn_qkv.weight", "ffn_gate_up_exps.weight", ".0.weight", "blk.0.attn_k_norm.weight")
     wide = dense(n_embd=256, n_head=8, n_ff=256)
+    damaged = {  # noqa: RUF012
+        "untied": [
+            ("block_count", 0),
+            ("block_count", 10**6),
+            ("block_count", 3),
+            ("nextn_predict_layers", 2),
+            ("embedding_length", 0),
+            ("embedding_length", 2**40),
+            ("embedding_length", "64"),
+            ("attention.head_count", 5),
+            ("attention.head_count_kv", 0),
+            ("attention.head_count_kv", 4),
+            ("attention.key_length", -1),
+            ("attention.key_length", 4096),
+            ("attention.value_length", 64),
+            ("rope.dimension_count", 31),
+            ("rope.dimension_count", 48),
+            ("rope.freq_base", float("nan")),
+            ("feed_forward_length", [96]),
+            ("feed_forward_length", 2**31),
+            ("attention.layer_norm_rms_epsilon", float("inf")),
+            ("context_length", 0),
+        ],
+        "moe": [("expert_count", 0), ("expert_used_count", 0), ("expert_used_count", 7)],
+    }
