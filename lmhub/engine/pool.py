@@ -135,7 +135,7 @@ class SlotPool:
         """Send what is parked to disk, the sequences that were used last first. For the end: nothing waits for it."""
         for parked in reversed(self._parked):
             if self._disk is not None and len(parked.tokens) >= WORTH_FLUSHING and self._is_worth_a_file(parked):
-                self._disk.save(parked.state, parked.tokens, parked.n_stable, parked.checkpoints, flush=True)
+                self._save(parked, self._disk, flush=True)
 
     def checkpoint(self, slot: Slot) -> None:
         """Note a checkpoint where one is due, after a step."""
@@ -314,11 +314,18 @@ class SlotPool:
         self._parked.remove(parked)
         if self._is_worth_a_file(parked):
             assert self._disk is not None
-            writing = self._disk.save(parked.state, parked.tokens, parked.n_stable, parked.checkpoints)
+            writing = self._save(parked, self._disk)
             if not writing.done():
                 self._leaving[writing] = parked
                 return None
         return parked
+
+    @staticmethod
+    def _save(parked: Parked, disk: DiskTier, *, flush: bool = False) -> Future[bool]:
+        """Write it; a state that cannot rewind with a checkpoint at its end, where the next prompt may well go on."""
+        if not parked.state.can_rewind:
+            note(parked.state, parked.checkpoints)
+        return disk.save(parked.state, parked.tokens, parked.n_stable, parked.checkpoints, flush=flush)
 
     def _is_worth_a_file(self, parked: Parked) -> bool:
         if self._disk is None or len(parked.tokens) < WORTH_KEEPING or self._disk.covers(parked.tokens):

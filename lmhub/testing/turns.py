@@ -41,6 +41,7 @@ from lmhub.types import (
 if TYPE_CHECKING:
     from lmhub.engine.disk import DiskTier
     from lmhub.engine.drafts import Speculator
+    from lmhub.tokenize import Tokenizer
 
 MOST_TURNS = 20_000
 
@@ -91,16 +92,21 @@ class Turns:
         disk: DiskTier | None = None,
         speculator: Speculator | None = None,
         sample: Sample | None = None,
+        tokenizer: Tokenizer | None = None,
         times: StepTimes | None = None,
         **settings: Any,
     ):
-        """`settings` are fields of EngineSettings. Without a `speculator` there is no speculation."""
+        """`settings` are fields of EngineSettings. Without a `speculator` there is no speculation.
+
+        Without a `tokenizer` tokens are bytes.
+        """
         if sample is None:
             from lmhub.sampling import Sampler
 
             sample = Sampler(model.n_vocab).sample
         self.now_s = 1000.0
         self.settings = EngineSettings(**{"batch": 4, "queue": 1000, "latency_s": 10.0, **settings})
+        self.tokenizer = tokenizer or FakeTokenizer()
         self.records: dict[str, GenerationRecord] = {}
         self.n_ctx, self.times = n_ctx, times or StepTimes()
         self.inbox = Inbox(self.settings.batch, self.settings.queue)
@@ -124,7 +130,7 @@ class Turns:
         budget = min(request.max_tokens, self.n_ctx - len(request.prompt))
         resume_below = int(self.settings.pipe_max * RESUME)
         generation = Generation(
-            request, Reply(request, FakeTokenizer(), budget), self.inbox.wake, resume_below=resume_below
+            request, Reply(request, self.tokenizer, budget), self.inbox.wake, resume_below=resume_below
         )
         self.inbox.put(generation)
         return generation
@@ -132,7 +138,7 @@ class Turns:
     def ahead(self, prompt: Sequence[int]) -> None:
         """See Engine.read_ahead."""
         request = GenerationRequest("", tuple(prompt), SamplingParams(), 0, frozenset())
-        self.inbox.put_ahead(Generation(request, Reply(request, FakeTokenizer(), 0), self.inbox.wake))
+        self.inbox.put_ahead(Generation(request, Reply(request, self.tokenizer, 0), self.inbox.wake))
 
     def turn(self, n: int = 1, *, quiet: bool = False) -> None:
         """The next `n` turns, whether there is anything to do or not; `quiet`: after a while without any request."""
