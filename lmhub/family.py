@@ -95,6 +95,38 @@ def style_for(styles: ToolStyle | tuple[ToolStyle, ...] | None, template: str | 
 
 
 @dataclass(frozen=True, slots=True)
+class InnerTool:
+    """A tool that a model runs by itself while it replies, such as nanochat's calculator.
+
+    What it writes between the special tokens `open` and `close` goes to `run`, "module:function", a function (text) ->
+    str | None. An answer follows `close` whatever the model would say, between `answer_open` and `answer_close`. `run`
+    is called on the engine's thread, between two tokens: it must be quick, and bounded whatever the text is. None of it
+    is shown to the client; with `is_shown` both are, as code.
+    """
+
+    name: str
+    open: str
+    close: str
+    answer_open: str
+    answer_close: str
+    run: str
+    is_shown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOption:
+    """A flag that a plugin adds to `lmhub serve` and `lmhub run`: `--NAME`, or the variable LMHUB_NAME elsewhere.
+
+    Its value is found under `name` where a hook is given `options`. A `switch` is False unless it is given, anything
+    else is None. A `model` is no value: its path is served as if it had been named without the flag.
+    """
+
+    name: str  # words of small letters, joined by -
+    help: str
+    kind: Literal["switch", "whole", "real", "text", "model"] = "switch"
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """How replies are best sampled, as a model card says it: `values` are fields of SamplingParams.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import typer
 
     from lmhub.dialect import Dialect
-    from lmhub.family import Family, ThinkMarkers, ToolStyle
+    from lmhub.family import Family, InnerTool, PluginOption, ThinkMarkers, ToolStyle
     from lmhub.gguf import GGUFFile
     from lmhub.hub import Hub
     from lmhub.loaded import LoadedModel
@@ -46,8 +46,16 @@ def lmhub_models() -> Mapping[str, Path]:  # type: ignore[empty-body]
     """
 
 
+@hookspec
+def lmhub_options() -> Sequence[PluginOption]:  # type: ignore[empty-body]
+    """Flags that this plugin adds to `lmhub serve` and `lmhub run`. Called when the CLI starts, or a hub first asks.
+
+    Names begin with the plugin's, so that two plugins have none in common.
+    """
+
+
 @hookspec(firstresult=True)
-def lmhub_open(path: Path) -> GGUFFile | None:
+def lmhub_open(path: Path, options: Mapping[str, Any]) -> GGUFFile | None:
     """The model at `path`, a folder or a file, or None to pass. Called once for each model that is named.
 
     The answer says of it what a GGUF file would: metadata under GGUF's keys, `general.architecture` among them, and
@@ -83,6 +91,11 @@ def lmhub_tool_style(model: LoadedModel) -> ToolStyle | None:
 
     The core answers last with the first style of the family's record that the file's chat template shows.
     """
+
+
+@hookspec(firstresult=True)
+def lmhub_inner_tool(model: LoadedModel) -> InnerTool | None:
+    """The tool that this model runs by itself amid its replies, or None to pass. Called once per loaded model."""
 
 
 @hookspec(firstresult=True)

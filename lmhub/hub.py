@@ -138,7 +138,7 @@ class Hub:
         return self._opened(brought.get(path.name, path))
 
     def _opened(self, path: Path) -> GGUFFile:
-        file: GGUFFile = self.plugins.call_first("lmhub_open", path=path)
+        file: GGUFFile = self.plugins.call_first("lmhub_open", path=path, options=self.plugins.options)
         return file
 
     def plan(self, file: GGUFFile, settings: EngineSettings, taken: int = 0) -> Plan:
@@ -213,6 +213,7 @@ class Hub:
             reasoning_sampling=reasoning_sampling,
             lazy_tools=settings.lazy_tools,
             shelf=_shelf(file, settings),
+            options=self.plugins.options,
         )
 
     def _disk(self, file: GGUFFile, claim: Claim, settings: EngineSettings) -> DiskTier | None:
@@ -246,12 +247,15 @@ class Hub:
 
         `plan` is what it was given, `disk` where its sequences survive a restart; the engine closes that.
         """
+        from lmhub.chat.inner import Inner
         from lmhub.chat.prompt import ChatFormat
 
         if not isinstance(loaded.model, CausalLM):
             raise UnsupportedModel(f"{loaded.id} denoises blocks, which this lmhub has no engine for; upgrade lmhub")
         loaded.think = self.plugins.call_first("lmhub_think_markers", model=loaded)
         loaded.tools = self.plugins.call_first("lmhub_tool_style", model=loaded)
+        tool = self.plugins.call_first("lmhub_inner_tool", model=loaded)
+        loaded.inner = Inner.of(tool, loaded.tokenizer, loaded.model.n_vocab)
         if loaded.chat is None:
             loaded.chat = ChatFormat.from_metadata(
                 loaded.metadata,

@@ -17,6 +17,7 @@ from lmhub.prepare import counted, next_turn, prepared
 from lmhub.types import ChatRequest, GenerationRequest, Message, Request, SamplingParams
 
 if TYPE_CHECKING:
+    from lmhub.chat.inner import Inner
     from lmhub.chat.prompt import ChatFormat
     from lmhub.grammar import GrammarEngine
     from lmhub.shelf import Shelf
@@ -29,7 +30,8 @@ class LoadedModel:
 
     `sampling` holds the defaults of replies that do not reason first, `reasoning_sampling` those of replies that do
     (None: the same). `lazy_tools`: once a model that may choose opens a tool call, a grammar holds it to the tools and
-    their schemas. `shelf`: where experts are kept of which only some are in memory.
+    their schemas. `shelf`: where experts are kept of which only some are in memory. `inner` is the tool that it runs by
+    itself, `options` what plugins' flags say.
     """
 
     id: str
@@ -51,6 +53,8 @@ class LoadedModel:
     chat: ChatFormat | None = None
     lazy_tools: bool = True
     shelf: Shelf | None = None
+    inner: Inner | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     suppressed: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any, Literal
 import pluggy
 
 from lmhub import hookspecs
-from lmhub.errors import LmhubError, PluginError
+from lmhub.errors import LmhubError, PluginError, quoted
+from lmhub.family import PluginOption
 
 log = logging.getLogger("lmhub")
 
@@ -46,6 +48,7 @@ class Plugins:
         self.manager = pluggy.PluginManager("lmhub")
         self.manager.add_hookspecs(hookspecs)
         self.infos: dict[str, PluginInfo] = {}
+        self._options: dict[str, Any] | None = None
         self._blocked = frozenset(blocked)
         self._strict = strict
 
@@ -109,6 +112,29 @@ class Plugins:
         """Call a `firstresult` hook: the first answer that is not None."""
         return getattr(self.manager.hook, hook)(**arguments)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The value of every plugin's option by name: from the environment, until somebody sets another.
+
+        Raises LmhubError for a variable whose value is of another kind.
+        """
+        if self._options is None:
+            self._options = {option.name: environment(option) for option in self.declared_options()}
+        return self._options
+
+    def declared_options(self) -> list[PluginOption]:
+        """What plugins add to the command line. Raises PluginError when two have one name."""
+        found: dict[str, tuple[str, PluginOption]] = {}
+        for plugin, options in self.call_each("lmhub_options"):
+            for option in options:
+                if option.name in found:
+                    raise PluginError(
+                        f"{found[option.name][0]} and {self.infos[plugin].distribution} both have the option "
+                        f"--{option.name}; uninstall one, or leave one out with --block {plugin}"
+                    )
+                found[option.name] = self.infos[plugin].distribution, option
+        return [option for _, option in found.values()]
+
     def models(self) -> dict[str, Path]:
         """The model files that plugins bring, by name. Raises PluginError when two bring one name."""
         models: dict[str, Path] = {}
@@ -135,3 +161,23 @@ class Plugins:
         if self._strict:
             raise PluginError(message)
         log.warning(message)
+
+
+def variable(option: PluginOption) -> str:
+    """The environment variable of a plugin's option."""
+    return f"LMHUB_{option.name.upper().replace('-', '_')}"
+
+
+def environment(option: PluginOption) -> Any:
+    """What that variable says; where it is not set, the option's default. Raises LmhubError."""
+    text = os.environ.get(variable(option), "")
+    if option.kind == "switch":
+        if text.lower() not in ("", "0", "1", "false", "true", "no", "yes", "off", "on"):
+            raise LmhubError(f"{variable(option)} is {quoted(text)}, but must be 1 or 0")
+        return text.lower() in ("1", "true", "yes", "on")
+    if not text or option.kind == "model":
+        return None
+    try:
+        return int(text) if option.kind == "whole" else float(text) if option.kind == "real" else text
+    except ValueError:
+        raise LmhubError(f"{variable(option)} is {quoted(text)}, but must be a number") from None

@@ -88,13 +88,14 @@ def _chat(model: LoadedModel, request: ChatRequest, id: str) -> tuple[Generation
     reasons = prompt.opens_reasoning or (_wants_reasoning(model, request) and chat.can_switch_reasoning)
     sampling = (model.reasoning_sampling if reasons else None) or model.sampling
     made = _Common(model, request, id, prompt.ids, "messages", sampling, bool(grammar))
+    inner = None if grammar or lazy else model.inner  # a grammar leaves it no room
     ends_at_call = bool(tools) and (forced or not request.parallel_tool_calls)
     return tuple(
         made.choice(
             number,
             seed=number,
-            parser=chat.parser(prompt, tools),
-            constraint=_constraint(model, grammar, thinking, lazy),
+            parser=chat.parser(prompt, tools) if inner is None else inner.parser(chat.parser(prompt, tools)),
+            constraint=_constraint(model, grammar, thinking, lazy) or (inner.constraint() if inner else None),
             reasoning_budget=request.reasoning_budget if chat.close_ids else None,
             close_reasoning=chat.close_ids,
             max_calls=1 if ends_at_call else None,

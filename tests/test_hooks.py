@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 
 from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl, hookspecs
-from lmhub.errors import ModelFileError, PluginError, RequestError
+from lmhub.errors import LmhubError, ModelFileError, PluginError, RequestError
+from lmhub.family import InnerTool, PluginOption
 from lmhub.gguf import open_gguf
 from lmhub.hub import Hub
+from lmhub.testing.fake import END_THINK, END_TOOL_CALL, THINK, TOOL_CALL
 from lmhub.testing.serving import serve_fake
 from lmhub.testing.tiny import tiny_gguf
-from lmhub.types import ChatRequest, Finish, Message, Text, TextDelta, Usage
+from lmhub.types import ChatRequest, Finish, Message, Text, TextDelta, TokenIds, Usage
 
 ROOT = Path(__file__).parents[1]
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("lmhub_"))
@@ -118,15 +121,64 @@ def test_models_conflict_names_both() -> None:
 def test_open_reads_folders_of_whoever_knows_them(tmp_path: Path) -> None:
     inside = tiny_gguf("llama", tmp_path / "weights.gguf")
 
-    def opened(path: Path) -> Any:
+    def opened(path: Path, options: Any) -> Any:
         return open_gguf(path / "weights.gguf") if path.is_dir() else None
 
-    hub = hub_with(Plugin(lmhub_open=lambda path: None), Plugin(lmhub_open=opened))
+    hub = hub_with(Plugin(lmhub_open=lambda path, options: None), Plugin(lmhub_open=opened))
     for path in (tmp_path, inside):
         with hub.open(path) as file:
             assert file.path == inside
     with pytest.raises(ModelFileError, match="is a folder, and no installed plugin knows what is in it; name a GGUF"):
-        hub_with(Plugin(lmhub_open=lambda path: None)).open(tmp_path)
+        hub_with(Plugin(lmhub_open=lambda path, options: None)).open(tmp_path)
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = [
+        PluginOption("parrot-loud", ""),
+        PluginOption("parrot-size", "", "whole"),
+        PluginOption("parrot-of", "", "text"),
+    ]
+    assert hub_with(Plugin(lmhub_options=lambda: options)).plugins.options == {
+        "parrot-loud": False, "parrot-size": None, "parrot-of": None
+    }  # fmt: skip
+    monkeypatch.setenv("LMHUB_PARROT_LOUD", "1")
+    monkeypatch.setenv("LMHUB_PARROT_SIZE", "3")
+    assert hub_with(Plugin(lmhub_options=lambda: options)).plugins.options == {
+        "parrot-loud": True, "parrot-size": 3, "parrot-of": None
+    }  # fmt: skip
+    monkeypatch.setenv("LMHUB_PARROT_SIZE", "three")
+    with pytest.raises(LmhubError, match="LMHUB_PARROT_SIZE is 'three', but must be a number"):
+        hub_with(Plugin(lmhub_options=lambda: options)).plugins.options  # noqa: B018
+
+
+def test_options_conflict_names_both() -> None:
+    one, two = (Plugin(lmhub_options=lambda: [PluginOption("loud", "")]) for _ in range(2))
+    with pytest.raises(PluginError, match="plugin0 and plugin1 both have the option --loud"):
+        hub_with(one, two).plugins.options  # noqa: B018
+
+
+def test_options_reach_models_and_whoever_opens_them(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def opened(path: Path, options: Any) -> None:
+        seen.append(dict(options))
+
+    hub = hub_with(Plugin(lmhub_options=lambda: [PluginOption("loud", "")], lmhub_open=opened))
+    hub.plugins.options["loud"] = True
+    hub.open(tiny_gguf("llama", tmp_path / "tiny.gguf")).close()
+    assert seen == [{"loud": True}]
+
+
+def test_inner_tool_answers_amid_a_reply() -> None:
+    """The model asks for `<`, and goes on behind six tokens that it did not choose."""
+    tool = InnerTool("escape", "<tool_call>", "</tool_call>", "<think>", "</think>", run="html:escape")
+    for shown, text in ((False, "so: well"), (True, "so: `<` = `&lt;` well")):
+        hub = hub_with(Plugin(lmhub_inner_tool=lambda model, shown=shown: replace(tool, is_shown=shown)))
+        with serve_fake(hub, "so: <tool_call><</tool_call>......well"):
+            events = asyncio.run(reply(hub, ask(return_token_ids=True)))
+        assert "".join(event.text for event in events if isinstance(event, TextDelta)) == text
+        ids = [token for event in events if isinstance(event, TokenIds) for token in event.tokens]
+        assert ids[4:13] == [TOOL_CALL, ord("<"), END_TOOL_CALL, THINK, *b"&lt;", END_THINK]
 
 
 def test_tokenizer_first_answer_wins() -> None:

@@ -22,6 +22,7 @@ from lmhub.cli.doctor import doctor
 from lmhub.cli.new_family import new_family
 from lmhub.cli.options import Panels
 from lmhub.cli.plan import plan
+from lmhub.cli.plugin_options import with_options
 from lmhub.cli.plugins import plugins as plugins_command
 from lmhub.cli.pull import pull
 from lmhub.cli.run import run
@@ -71,8 +72,8 @@ def create_cli(plugins: Plugins) -> typer.Typer:
         ctx.obj = plugins
         _let_notices_out(quiet=ctx.invoked_subcommand in _REPORTS_ON_PLUGINS)
 
-    cli.command(cls=Panels)(serve)
-    for command in (plan, run, pull, show, plugins_command, doctor, bench, new_family):
+    cli.command(cls=Panels)(with_options(serve, plugins))
+    for command in (plan, with_options(run, plugins), pull, show, plugins_command, doctor, bench, new_family):
         cli.command()(command)
     taken = _names(cli)
     plugins.call_each("lmhub_commands", cli=cli)

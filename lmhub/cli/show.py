@@ -85,8 +85,9 @@ def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
     from lmhub.cli.text import clean, count, size
 
     parts = f" in {about['parts']} parts" if about["parts"] > 1 else ""
+    kind = f"GGUF {about['gguf_version']}" if about["gguf_version"] else "checkpoint"
     rows = [
-        ("file", f"{clean(about['file'], 1000)} (GGUF {about['gguf_version']}, {size(about['bytes'])}{parts})"),
+        ("file", f"{clean(about['file'], 1000)} ({kind}, {size(about['bytes'])}{parts})"),
         ("architecture", clean(about["architecture"])),
         ("name", clean(about["name"]) if about["name"] else "none"),
         ("parameters", f"{count(about['parameters'])} in {about['tensors']} tensors"),

@@ -143,7 +143,8 @@ class Tensor:
 
     @property
     def path(self) -> Path:
-        """The part that holds it."""
+        """The part that holds it; a copy in memory has none."""
+        assert isinstance(self._part, Part)
         return self._part.path
 
     @property

@@ -21,7 +21,7 @@ BROKEN = "raise RuntimeError('half installed')"
 def test_plugins_table(invoke: Invoke) -> None:
     said = invoke("plugins")
     assert said.exit_code == 0
-    [row] = [line.split() for line in said.output.splitlines() if line.startswith("qwen3")]
+    [row] = [line.split() for line in said.output.splitlines() if line.startswith("qwen3 ")]
     assert row[1] == "lmhub-qwen3"
     assert row[-1] == "ok"
     assert "qwen3moe" in row

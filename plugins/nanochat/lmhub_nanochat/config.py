@@ -19,6 +19,7 @@ log = logging.getLogger("lmhub")
 
 EPSILON = 2.0**-23  # of torch's rms_norm in float32, whatever the weights are
 SOFTCAP = 15.0
+MAX_LENGTH = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +76,22 @@ def from_meta(name: str, meta: Mapping[str, Any]) -> Config:
     read = _Reader(name, found)
     n_head, n_embd = read.whole(1, 1024, None, "n_head"), read.whole(2, 1 << 17, None, "n_embd")
     return Config(
-        sequence_len=read.whole(1, 1 << 24, 2048, "sequence_len"),
+        sequence_len=read.whole(1, MAX_LENGTH, 2048, "sequence_len"),
         vocab_size=read.whole(1, 1 << 24, None, "vocab_size"),
         n_layer=read.whole(1, 1024, None, "n_layer"),
         n_head=n_head,
         n_kv_head=read.whole(1, 1024, n_head, "n_kv_head"),
         n_embd=n_embd,
         head_dim=max(n_embd // n_head, 1),
-        window_pattern=_pattern(name, read.get("window_pattern")),
+        window_pattern=checked_pattern(name, read.get("window_pattern")),
     )
 
 
-def _pattern(name: str, value: Any) -> str | None:
+def checked_pattern(name: str, value: Any) -> str | None:
+    """A window pattern, or None where there is none. Raises ModelFileError, which begins with `name`."""
     if value is None or (isinstance(value, str) and re.fullmatch(r"[SLsl]{1,256}", value)):
         return value
-    raise ModelFileError(f"{name}: window_pattern must consist of the letters S and L; copy the file again.")
+    raise ModelFileError(f"{name}: the window pattern must be 1 to 256 letters S and L; correct it.")
 
 
 def from_hugging_face(name: str, config: Mapping[str, Any]) -> Config:
@@ -104,7 +106,7 @@ def from_hugging_face(name: str, config: Mapping[str, Any]) -> Config:
     base = _Reader(f"{name}/config.json", {**config, **rope})
     n_head, n_embd = read.whole(1, 1024, None, "num_attention_heads"), read.whole(2, 1 << 17, None, "hidden_size")
     return Config(
-        sequence_len=read.whole(1, 1 << 24, 2048, "max_position_embeddings"),
+        sequence_len=read.whole(1, MAX_LENGTH, 2048, "max_position_embeddings"),
         vocab_size=read.whole(1, 1 << 24, None, "vocab_size"),
         n_layer=read.whole(1, 1024, None, "num_hidden_layers"),
         n_head=n_head,

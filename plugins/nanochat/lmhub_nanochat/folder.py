@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmhub.errors import ModelFileError
+from lmhub.errors import LmhubError, ModelFileError
 from lmhub.gguf import GGUFFile, Part, Tensor
 from lmhub.gguf.parse import TensorInfo
 from lmhub.safetensors import open_tensors, read_json
-from lmhub_nanochat.config import Config, from_hugging_face, from_meta, from_tensors
+from lmhub_nanochat.config import MAX_LENGTH, Config, checked_pattern, from_hugging_face, from_meta, from_tensors
 from lmhub_nanochat.generations import FIRST, generation_of, windows
 from lmhub_nanochat.torch_file import open_torch
 from lmhub_nanochat.vocabulary import MAGIC, read_vocabulary
@@ -61,6 +61,19 @@ class Options:
     sequence_len: int | None = None
     window_pattern: str | None = None
     softcap: float | None = None
+
+    @classmethod
+    def checked(cls, options: Mapping[str, Any]) -> Options:
+        """From the plugin's flags. Raises LmhubError."""
+        head_dim, length = options.get("nanochat-head-dim"), options.get("nanochat-sequence-len")
+        pattern, softcap = options.get("nanochat-window-pattern"), options.get("nanochat-softcap")
+        if head_dim is not None and not 2 <= head_dim <= 2048:
+            raise LmhubError(f"--nanochat-head-dim is {head_dim}, but must be from 2 to 2048")
+        if length is not None and not 1 <= length <= MAX_LENGTH:
+            raise LmhubError(f"--nanochat-sequence-len is {length}, but must be from 1 to {MAX_LENGTH}")
+        if softcap is not None and not 1e-3 <= softcap <= 1e6:
+            raise LmhubError(f"--nanochat-softcap is {softcap:g}, but must be from 0.001 to 1000000")
+        return cls(head_dim, length, checked_pattern("--nanochat-window-pattern", pattern), softcap)
 
 
 def open_folder(path: Path, options: Options | None = None) -> GGUFFile | None:
