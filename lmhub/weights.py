@@ -123,6 +123,13 @@ class Weights:
             self._arrays[name] = values
         return self._arrays[name]
 
+    @staticmethod
+    def derived(values: NDArray[np.float32]) -> Matrix:
+        """A weight `(rows, cols)` that the family has computed: contiguous, and read as it is."""
+        c = ffi.new("lmk_weight *", {"type": 0, "n_expert": 1, "rows": values.shape[0], "cols": values.shape[1]})
+        c.data = ffi.from_buffer(values)
+        return Matrix(c, (values,))
+
     def optional_matrix(self, name: str, rows: int, cols: int, n_expert: int = 1) -> Matrix | None:
         """Like `matrix`, or None when the file has no such tensor."""
         return self.matrix(name, rows, cols, n_expert) if self.has(name) else None

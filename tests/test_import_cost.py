@@ -39,6 +39,7 @@ def loaded_after(statement: str) -> set[str]:
         ("import lmhub_gemma4", set()),
         ("import lmhub_qwen35", set()),
         ("import lmhub_nanochat", set()),
+        ("import lmhub_inkling", set()),
         ("import lmhub.testing.plugin", set()),
         ("import lmhub.cli", {"typer", "rich"}),
         ("import lmhub.gguf", set()),

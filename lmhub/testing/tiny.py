@@ -156,7 +156,8 @@ def decoder(
 
 
 def write(path: str | os.PathLike[str], tiny: Tiny, kind: GGMLType = GGMLType.F32, seed: int = 0) -> Path:
-    """Write the model with seeded random weights: matrices as `kind`, vectors, routers and convolutions as F32.
+    """Write the model with seeded random weights: matrices as `kind`, vectors, routers and convolutions as F32,
+    as well as what has no whole blocks of that kind.
 
     Norm weights are uniform in 0.7..1.3 and matrices keep their input's size, so that attention is far from uniform and
     no tensor is neutral: whatever a forward pass gets wrong shows in the logits.
@@ -174,7 +175,7 @@ def write(path: str | os.PathLike[str], tiny: Tiny, kind: GGMLType = GGMLType.F3
         }.items():
             out.add(key, value)
         for name, shape in tiny.tensors.items():
-            exact = len(shape) == 1 or "ffn_gate_inp" in name or "conv1d" in name
+            exact = len(shape) == 1 or "ffn_gate_inp" in name or "conv" in name or shape[-1] % kind.block_elements
             if kind is GGMLType.F32 or exact:
                 out.add_tensor(name, _values(name, shape, rng))
             elif kind in (GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0):
