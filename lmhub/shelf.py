@@ -40,11 +40,10 @@ class Shelf:
         self._fds: dict[str, int] = {}
         self.nbytes = 0
         for name, tensor in file.tensors.items():
-            if layer := _LAYER.match(name):
-                self._add(tensor, int(layer[1]))
+            if (layer := _LAYER.match(name)) and tensor.path is not None:
+                self._add(tensor, int(layer[1]), str(tensor.path))
 
-    def _add(self, tensor: Tensor, layer: int) -> None:
-        path = str(tensor.path)
+    def _add(self, tensor: Tensor, layer: int, path: str) -> None:
         if path not in self._fds:
             self._fds[path] = os.open(path, os.O_RDONLY)
         n_expert, base = tensor.shape[0], ffi.from_buffer(tensor.data)

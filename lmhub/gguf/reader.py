@@ -142,10 +142,9 @@ class Tensor:
         return self._info.offset
 
     @property
-    def path(self) -> Path:
-        """The part that holds it; a copy in memory has none."""
-        assert isinstance(self._part, Part)
-        return self._part.path
+    def path(self) -> Path | None:
+        """The file that holds it; None where it was copied into memory."""
+        return self._part.path if isinstance(self._part, Part) else None
 
     @property
     def n_elements(self) -> int:
