@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from lmhub.engine.parked import CHECKPOINTS
+from lmhub.engine.thinning import CHECKPOINTS
 from lmhub.errors import LmhubError
 from lmhub.gguf import GGUFFile
 from lmhub.machine import Memory, disk_free

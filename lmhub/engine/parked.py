@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lmhub.engine.slots import Ids
+from lmhub.engine.thinning import thin
 from lmhub.model import State
 
 if TYPE_CHECKING:
     from lmhub.engine.drafts import DraftIndex
-
-CHECKPOINTS = 8  # per sequence
 
 Checkpoints = list[tuple[int, bytes]]  # (tokens, what `State.checkpoint` gave), ascending
 
@@ -73,11 +72,3 @@ def note(state: State, checkpoints: Checkpoints) -> None:
     if blob is not None:
         checkpoints.append((state.n_tokens, blob))
         thin(checkpoints)
-
-
-def thin(checkpoints: Checkpoints) -> None:
-    """Keep CHECKPOINTS of them: give up the one that leaves the smallest gap, but neither of the newest two."""
-    if len(checkpoints) > CHECKPOINTS:
-        places = [0, *(at for at, _ in checkpoints)]
-        least = min(range(len(checkpoints) - 2), key=lambda i: places[i + 2] - places[i])
-        del checkpoints[least]

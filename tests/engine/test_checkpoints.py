@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lmhub.engine import pool as pool_module
 from lmhub.engine.disk import DiskTier
-from lmhub.engine.parked import CHECKPOINTS, thin
+from lmhub.engine.thinning import CHECKPOINTS, thin
 from lmhub.testing.fake import PATIENCE_S, FakeModel, FakeState
 from lmhub.testing.recurrent import Recurrent, RecurrentModel
 from lmhub.testing.turns import Done, Turns

@@ -18,6 +18,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from lmhub.engine.disk.lmkv import CHUNK_ROWS, Header
+from lmhub.engine.thinning import CHECKPOINTS
 
 _NEIGHBOURS = 16  # files that are looked at on either side, where the nearest one has no checkpoint that fits
 
@@ -127,12 +128,21 @@ class Catalog:
                 return entry
         return None
 
-    def superseded(self, by: Entry) -> list[Entry]:
-        """The entries that are good for nothing that `by` is not good for: their tokens are a beginning of its own."""
+    def beginnings(self, key: bytes) -> list[Entry]:
+        """The entries whose tokens are a beginning of `key`, the shortest first."""
         with self._lock:
-            at = bisect_left(self._sorted, by.key, key=_key)
-            shorter = [one for one in self._sorted[:at] if one is not by and by.key.startswith(one.key)]
-        return [one for one in shorter if by.reach(len(one.key) // 4) >= one.reach(len(one.key) // 4)]
+            at = bisect_left(self._sorted, key, key=_key)
+            return [one for one in self._sorted[:at] if key.startswith(one.key)]
+
+    def superseded(self, by: Entry) -> list[Entry]:
+        """The entries that are good for nothing that `by` is not good for: their tokens are a beginning of its own.
+
+        With as many checkpoints as a sequence may have, it has taken over those of theirs that were worth it.
+        """
+        assert by.header is not None
+        is_full = len(by.header.states) >= CHECKPOINTS
+        shorter = [one for one in self.beginnings(by.key) if one is not by]
+        return [one for one in shorter if is_full or by.reach(len(one.key) // 4) >= one.reach(len(one.key) // 4)]
 
     # --- changing ----------------------------------------------------------------------------------------------------
 

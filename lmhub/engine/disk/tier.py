@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from lmhub.engine.disk.catalog import Catalog, Entry, key_of
 from lmhub.engine.disk.lmkv import MAX_ROWS, MAX_STATES, MAX_TEXT
 from lmhub.engine.disk.store import Store
-from lmhub.engine.disk.transfer import Checkpoint, Record, Stopped, load, save, shortened
+from lmhub.engine.disk.transfer import Checkpoint, Record, Stopped, load, save, shortened, with_older
 from lmhub.engine.rates import Rate
 from lmhub.model import State
 
@@ -325,6 +325,7 @@ class DiskTier:
         if known is not None:
             self._store.touch(known, self._clock())
             return True
+        record = with_older(record, self._catalog.beginnings(key_of(record.tokens)), self._store.folder)
         now_s = self._clock()
         planned = record.planned(self._identity, now_s)
         if not self._store.folder.writable or self._is_off() or planned[2] > self._max_bytes or not self._has_time():

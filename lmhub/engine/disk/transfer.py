@@ -6,8 +6,8 @@ A state gets nothing that has not been checked against its checksum. Knows no th
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from lmhub import __version__
 from lmhub.engine.disk.catalog import Entry, key_of
 from lmhub.engine.disk.folder import Folder
 from lmhub.engine.disk.lmkv import Blob, Damaged, Header, plan, read_blob, read_rows, write
+from lmhub.engine.thinning import CHECKPOINTS, thin
 from lmhub.model import State
 
 Checkpoint = tuple[int, bytes]  # position, and what `State.checkpoint` gave there
@@ -69,6 +70,33 @@ def save(
         if header is None:
             raise Stopped
     return Entry(name, planned[2], header, key_of(record.tokens))
+
+
+def with_older(record: Record, entries: Sequence[Entry], folder: Folder) -> Record:
+    """The record with the checkpoints of files that hold a beginning of it, which it may make superfluous.
+
+    A state that came from a file brought one checkpoint with it, and a later prompt may want to go back further.
+    """
+    if record.state.can_rewind:
+        return record
+    places: dict[int, bytes | tuple[Entry, Blob]] = {}
+    for entry in entries:
+        assert entry.header is not None
+        places |= {blob.position: (entry, blob) for blob in entry.header.states}
+    kept = sorted((places | dict(record.checkpoints)).items())
+    while len(kept) > max(CHECKPOINTS, len(record.checkpoints)):
+        thin(kept)
+    read = [(at, one if isinstance(one, bytes) else _older(*one, folder)) for at, one in kept]
+    return replace(record, checkpoints=tuple((at, blob) for at, blob in read if blob is not None))
+
+
+def _older(entry: Entry, blob: Blob, folder: Folder) -> bytes | None:
+    """A checkpoint of another file; None if it cannot be read."""
+    try:
+        with folder.open(entry.name) as (file, _):
+            return read_blob(file, blob)
+    except (OSError, Damaged):
+        return None
 
 
 @dataclass(slots=True)

@@ -105,11 +105,14 @@ def test_a_restart_in_the_middle_of_a_turn(make: Callable[[], Agent], tier: Call
 
 
 def test_a_restart_between_two_questions(make: Callable[[], Agent], tier: Callable[[], DiskTier]) -> None:
+    """Also where there was one in the turn that is over: the file has kept where that began."""
     agent = make()
     agent.restart(tier())
     asks(agent, "Question 1?")
     began = agent.prompt.n_stable or 0
     step(agent, 1)
+    agent.turns.close()
+    agent.restart(tier())
     answer(agent)
     agent.turns.close()
     agent.restart(tier())

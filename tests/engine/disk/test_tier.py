@@ -143,6 +143,47 @@ def test_recurrent_states_come_back_at_a_checkpoint(open_tier: OpenTier, make_st
     assert not tier.covers(tokens[:200]) and tier.covers(tokens[:300])
 
 
+def test_a_longer_file_takes_over_the_checkpoints_of_those_that_it_replaces(
+    open_tier: OpenTier, make_state: MakeState, folder: Path
+) -> None:
+    """Of many those that lie apart, and the newest; what cannot be read is left out."""
+    tokens = some_tokens(1200)
+
+    def save(tier: DiskTier, n: int, *places: int) -> None:
+        points = [(at, bytes(tokens[:at].astype(np.uint8))) for at in places]
+        assert saved(tier, make_state(can_rewind=False).grow(tokens[:n]), tokens[:n], checkpoints=points)
+
+    tier = open_tier()
+    save(tier, 300, 100, 290, 300)
+    save(tier, 500, 450, 500)
+    save(tier, 1200, 600, 700, 1100, 1190, 1200)
+    assert len(files(folder)) == 1
+    for n_common, n in ((1199, 1190), (699, 600), (499, 450), (299, 290), (289, 100)):
+        hit = found(tier, tokens[:n_common])
+        assert hit.n == n
+        other = make_state(can_rewind=False)
+        assert loaded(tier, hit, n, other) == n
+        assert other.used() == make_state(can_rewind=False).grow(tokens[:n]).used()
+    assert tier.find(tokens[:99]) is None
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_over(
+    open_tier: OpenTier, make_state: MakeState, folder: Path
+) -> None:
+    tokens = some_tokens(300)
+    tier = open_tier()
+    for n, places in ((260, (100, 260)), (300, (300,))):
+        points = [(at, bytes(tokens[:at].astype(np.uint8))) for at in places]
+        assert saved(tier, make_state(can_rewind=False).grow(tokens[:n]), tokens[:n], checkpoints=points)
+        if n == 260:
+            flip(files(folder)[0], files(folder)[0].stat().st_size - 20)  # in the one at 260
+    assert [found(tier, tokens[:n]).n for n in (300, 299)] == [
+        300,
+        260,
+    ]  # the old file stays, for what it may be good for
+    assert found(tier, tokens[:200]).n == 100
+
+
 def test_recurrent_states_without_rows(open_tier: OpenTier, make_state: MakeState) -> None:
     tokens = some_tokens(80)
     tier = open_tier()
