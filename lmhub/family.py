@@ -150,7 +150,9 @@ class Family:
     the family's recommended defaults (fields of SamplingParams), or advice of which the first that fits counts; the
     file's own `general.sampling.*` keys override it (`lmhub.advice`). Of several `tools`, the first that the file's
     chat template shows is used. `template` is the chat template of files that carry none: ChatML as a text, or
-    a function of the metadata that gives one in a language of the family's own; None: plain ChatML.
+    a function of the metadata, asked for every file, that gives one in a language of the family's own, or None for the
+    file's; None: plain ChatML. `reply` is "module:function", for families whose replies are not text between markers: a
+    function (tokenizer's token_id, ids of the prompt, tools) -> ReplyParser.
     """
 
     name: str
@@ -162,6 +164,7 @@ class Family:
     think: ThinkMarkers | None = None
     tools: ToolStyle | tuple[ToolStyle, ...] | None = None
     template: Fallback | None = None
+    reply: str | None = None
     sampling: Mapping[str, float] | tuple[Advice, ...] = ()
     doc: str = ""
 

@@ -263,6 +263,7 @@ class Hub:
                 think=loaded.think,
                 tools=loaded.tools,
                 fallback=loaded.family.template,
+                reply=loaded.family.reply,
             )
         engine = Engine(
             loaded.model,

@@ -53,14 +53,14 @@ def shape(tool: Tool, rule: str, schema: Mapping[str, Any] | None, exact: bool) 
 def _calls(text: str) -> Iterator[tuple[str, str]]:
     at = _skip(text, 0)
     while at < len(text):
-        members, at = _members(text, at)
+        members, at = members_of(text, at)
         yield _name(members), _arguments(members)
         at = _skip(text, at)
         if text[at : at + 1] in (",", ";"):
             at = _skip(text, at + 1)
 
 
-def _members(text: str, at: int) -> tuple[Mapping[str, str], int]:
+def members_of(text: str, at: int) -> tuple[Mapping[str, str], int]:
     """The members of the object at `at` as JSON text by key, and where the object ends. Raises ValueError."""
     if text[at : at + 1] != "{":
         raise ValueError("an object is expected")

@@ -64,12 +64,14 @@ class ChatFormat:
         *,
         think: ThinkMarkers | None = None,
         tools: ToolStyle | None = None,
+        reply: str | None = None,
     ):
         """`template` may be the error that kept it from compiling: then only chat is refused, not the model."""
         self._template = template
         self._tokenizer = tokenizer
         self._think = think
         self._tools = tools
+        self._reply = None if reply is None else imported(reply)
         names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
         self._tokens = {name: written(tokenizer.token_text(id)) for name, id in names.items() if id is not None}
 
@@ -82,8 +84,12 @@ class ChatFormat:
         think: ThinkMarkers | None = None,
         tools: ToolStyle | None = None,
         fallback: Fallback | None = None,
+        reply: str | None = None,
     ) -> ChatFormat:
-        """The format of a file's `tokenizer.chat_template`; `fallback` is as for `template_source`."""
+        """The format of a file's `tokenizer.chat_template`; `fallback` is as for `template_source`.
+
+        `reply` is `Family.reply`.
+        """
         source = template_source(metadata, tokenizer, fallback)
         template: ChatTemplate | ModelFileError | None = None
         try:
@@ -91,7 +97,7 @@ class ChatFormat:
                 template = ChatTemplate(source)
         except ModelFileError as error:
             template = error
-        return cls(template, tokenizer, think=think, tools=tools)
+        return cls(template, tokenizer, think=think, tools=tools, reply=reply)
 
     def render(
         self,
@@ -135,6 +141,9 @@ class ChatFormat:
 
     def parser(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> ReplyParser:
         """A parser for the reply to `prompt`; calls are looked for only if `tools` were declared."""
+        if self._reply is not None:
+            made: ReplyParser = self._reply(self._tokenizer.token_id, prompt.ids, tools)
+            return made
         return ChannelParser(
             self._tokenizer.token_id,
             think=self._think,
@@ -283,11 +292,10 @@ def template_source(metadata: Mapping[str, Any], tokenizer: Tokenizer, fallback:
     """The text of the template that a model is talked to with; None if it has none.
 
     A file that carries none has `fallback`, the family's. Where that is a text it is ChatML, as is the plain one behind
-    it: for vocabularies that have ChatML's tokens.
+    it: for vocabularies that have ChatML's tokens. Where it is a function, what that gives goes before the file's own.
     """
-    source = metadata.get("tokenizer.chat_template")
-    if source is None and callable(fallback):
-        source = fallback(metadata)
+    source = fallback(metadata) if callable(fallback) else None
+    source = metadata.get("tokenizer.chat_template") if source is None else source
     if source is None and {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.specials):
         return fallback if isinstance(fallback, str) else PLAIN
     return source if isinstance(source, str) and source else None

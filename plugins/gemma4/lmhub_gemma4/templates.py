@@ -94,6 +94,8 @@ _GEMMA3 = r"""
 
 def template(metadata: Mapping[str, Any]) -> str | None:
     """See `Family.template`. Large models of Gemma 4 are told by an empty channel not to reason; small ones are not."""
+    if "tokenizer.chat_template" in metadata:
+        return None
     tokens = metadata.get("tokenizer.ggml.tokens") or ()
     arch = str(metadata.get("general.architecture"))
     if "<start_of_turn>" in tokens and arch == "gemma3":

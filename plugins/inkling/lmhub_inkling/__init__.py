@@ -5,7 +5,18 @@ This module holds records only: nothing heavy is imported before a model is load
 
 from __future__ import annotations
 
-from lmhub import Caps, Family, hookimpl
+from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl
+from lmhub_inkling.wire import template
+
+THINK = ThinkMarkers("<|content_thinking|>", "<|end_message|>")
+CALLS = ToolStyle(
+    "inkling",
+    "<|content_invoke_tool_json|>",
+    "<|end_message|>",
+    parse="lmhub_inkling.calls:parse_calls",
+    shape="lmhub_inkling.calls:shape",
+    template_hint="<|content_invoke_tool_json|>",
+)
 
 
 @hookimpl
@@ -17,7 +28,11 @@ def lmhub_families() -> list[Family]:
             load="lmhub_inkling.model:load",
             plan="lmhub_inkling.model:plan",
             kernels="lmhub_inkling._kernels",
-            caps=Caps(rewind=False),
+            caps=Caps(tools=True, reasoning=True, rewind=False),
+            think=THINK,
+            tools=CALLS,
+            template=template,
+            reply="lmhub_inkling.reply:parser",
             sampling={"temperature": 1.0, "top_p": 1.0},
             doc="Inkling and Inkling-Small",
         )

@@ -1,0 +1,32 @@
+"""How Inkling writes a tool call: `{"name": ..., "args": {...}}` as the payload of a block. Read, and as a grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lmhub.chat.hermes import members_of
+from lmhub.chat.lark import input_schema, json_rule, literal
+from lmhub.types import Tool
+
+
+def parse_calls(text: str, tools: Sequence[Tool] = (), cut: bool = False) -> Sequence[tuple[str, str]] | None:
+    """The call as its name and the JSON text of its arguments, as written; None for anything else. See `ToolStyle`."""
+    try:
+        text = text.strip()
+        members, end = members_of(text, 0)
+        name = json.loads(members["name"])
+    except (ValueError, KeyError, RecursionError):
+        return None
+    is_call = end == len(text) and members.keys() == {"name", "args"} and isinstance(name, str) and name
+    return [(name, members["args"])] if is_call and members["args"].startswith("{") else None
+
+
+def shape(tool: Tool, rule: str, schema: Mapping[str, Any] | None, exact: bool) -> str:
+    """Lark lines in which `rule` is the payload of one call of `tool`; see `ToolStyle`."""
+    arguments: Mapping[str, Any] = {"type": "object"} if schema is None else schema
+    if tool.custom:
+        arguments = input_schema(tool)
+    head = f'{{"name":{json.dumps(tool.name, ensure_ascii=False)},"args":'
+    return f"{rule}: {literal(head)} {rule}_a {literal('}')}\n{rule}_a: {json_rule(arguments)}\n"

@@ -1,0 +1,126 @@
+"""Reads a reply of Inkling: blocks of tokens, told apart by token ids and never by text.
+
+    between --model--> header --kind--> text, thinking or call --end_message--> between
+
+In the header stands the author, the name of a tool, which nobody is shown. Models leave roles out; a block without a
+kind was text.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from lmhub.chat.calls import raw_input
+from lmhub.types import Content, ReplyItem, ReplyParser, Thought, Tool, ToolCallDelta, ToolCallStart
+from lmhub_inkling.calls import parse_calls
+
+State = Literal["between", "header", "text", "think", "call", "done"]
+
+KINDS: dict[str, State] = {
+    "content_text": "text",
+    "content_thinking": "think",
+    "content_invoke_tool_json": "call",
+    "content_invoke_tool_text": "text",
+}
+OTHERS = ("message_user", "message_system", "message_tool")  # whose turn the model must not write
+MAX_CALL_BYTES = 1 << 20
+
+
+class BlockParser:
+    """The ReplyParser: one reply, token by token, from wherever the prompt has opened it."""
+
+    def __init__(self, token_id: Callable[[str], int | None], prompt: Sequence[int], tools: Sequence[Tool]):
+        self.reasoning_tokens, self.n_calls = 0, 0
+        self._offered = {tool.name: tool for tool in tools}
+        self._kinds = {id: kind for name, kind in KINDS.items() if (id := token_id(f"<|{name}|>")) is not None}
+        self._model, self._end = token_id("<|message_model|>"), token_id("<|end_message|>")
+        self._others = {token_id(f"<|{name}|>") for name in OTHERS}
+        self._state = self._opened(prompt)
+        self.in_reasoning = self._state == "think"
+        self._name = ""  # of the tool, where the header said it
+        self._payload = bytearray()  # of a call, or of a block whose kind is not known yet
+        self._is_empty = True  # whether nothing of the block was shown
+        self._thought = False  # whether an earlier block of reasoning was
+        self._out: list[ReplyItem] = []
+
+    def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
+        """See ReplyParser."""
+        thought = self.in_reasoning
+        self._take(token, piece)
+        self.in_reasoning = self._state == "think"
+        self.reasoning_tokens += thought or self.in_reasoning
+        out, self._out = self._out, []
+        return out
+
+    def finish(self, cut: bool = False) -> Sequence[ReplyItem]:
+        """See ReplyParser. A call that is not complete is text."""
+        self._close(cut)
+        self._state = "done"
+        out, self._out = self._out, []
+        return out
+
+    def _opened(self, prompt: Sequence[int]) -> State:
+        """What the last special token of the prompt has begun."""
+        for token in reversed(prompt):
+            if token in self._kinds:
+                return self._kinds[token]
+            if token == self._model:
+                return "header"
+            if token == self._end or token in self._others:
+                break
+        return "between"
+
+    def _take(self, token: int, piece: bytes) -> None:
+        if self._state == "done":
+            return
+        if token in (self._model, self._end) or token in self._others:
+            self._close()
+            self._state = "header" if token == self._model else "between" if token == self._end else "done"
+        elif token in self._kinds and (self._state in ("between", "header") or self._is_empty):
+            self._open(self._kinds[token])
+        elif piece:
+            self._show(piece)
+
+    def _open(self, kind: State) -> None:
+        self._name = bytes(self._payload).decode("utf-8", "replace") if self._state == "header" else ""
+        self._state, self._is_empty = kind, True
+        self._payload.clear()
+
+    def _show(self, piece: bytes) -> None:
+        if self._state == "between":
+            self._open("text")
+        if self._state == "text":
+            self._out.append(Content(piece))
+        elif self._state == "think":
+            self._out.append(Thought(b"\n" + piece if self._is_empty and self._thought else piece))
+            self._thought = True
+        elif len(self._payload) < MAX_CALL_BYTES:
+            self._payload += piece
+        self._is_empty = False
+
+    def _close(self, cut: bool = False) -> None:
+        """The end of a block."""
+        data, self._is_empty = bytes(self._payload), True
+        self._payload.clear()
+        if self._state == "call":
+            self._call(data, cut)
+        elif self._state == "header" and data:
+            self._out.append(Content(data))
+
+    def _call(self, data: bytes, cut: bool) -> None:
+        calls = parse_calls(data.decode("utf-8", "replace"), cut=cut)
+        if not calls or self._name not in ("", calls[0][0]):
+            self._out.append(Content(data, literal=True))
+            return
+        [(name, arguments)] = calls
+        custom = name in self._offered and self._offered[name].custom
+        self._out.append(ToolCallStart(self.n_calls, f"call_{secrets.token_hex(12)}", name, custom))
+        self._out.append(ToolCallDelta(self.n_calls, raw_input(arguments) if custom else arguments))
+        self.n_calls += 1
+
+
+def parser(token_id: Callable[[str], int | None], prompt: Sequence[int], tools: Sequence[Tool]) -> ReplyParser:
+    """See `Family.reply`."""
+    return BlockParser(token_id, prompt, tools)
