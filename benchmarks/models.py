@@ -1,7 +1,7 @@
-"""Writes full-size Qwen3 files with random weights, to measure speed and memory without a download.
+"""Writes full-size Qwen3 and Qwen3.5 files with random weights, to measure speed and memory without a download.
 
     python benchmarks/models.py --geometry qwen3-0.6b --type q8_0 OUT.gguf
-    python benchmarks/models.py --geometry qwen3-30b-a3b --layers 12 --type q4_k_m OUT.gguf
+    python benchmarks/models.py --geometry qwen35-35b-a3b --layers 8 --type q4_k_m OUT.gguf
 
 The sizes and the size of the vocabulary are those of the public models; the weights are noise, scaled so that
 activations stay of order one, and so is the text that comes out. One tensor is in memory at a time.
@@ -14,22 +14,30 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 
 import numpy as np
+from noise import BLOCKS, FLOATS, Bytes, noise
 from numpy.typing import NDArray
 
 from lmhub.gguf import GGMLType, GGUFWriter
-from lmhub.gguf.quant import expand
 
-Bytes = NDArray[np.uint8]
+
+@dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """What a Qwen3.5 has beside: delta nets in three of four layers, heads of `dim`, an expert for every row."""
+
+    n_k: int
+    n_v: int
+    n_ff_shared: int = 0
+    dim: int = 128
+    taps: int = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The sizes of a Qwen3. `n_ff` is the width of the feed-forward part, or of each of `n_expert` experts."""
+    """The sizes of a model. `n_ff` is the width of the feed-forward part, or of each of `n_expert` experts."""
 
     n_layer: int
     n_embd: int
@@ -42,17 +50,37 @@ class Geometry:
     n_expert: int = 0
     n_expert_used: int = 0
     tied: bool = True
+    delta: DeltaNet | None = None
 
     @property
     def arch(self) -> str:
         """The architecture of its files."""
-        return "qwen3moe" if self.n_expert else "qwen3"
+        return ("qwen35" if self.delta else "qwen3") + ("moe" if self.n_expert else "")
+
+    def delta_of(self, layer: int) -> DeltaNet | None:
+        """The sizes of a layer that is a delta net; None where it is attention."""
+        return None if layer % 4 == 3 else self.delta
 
 
 GEOMETRIES = {
     "qwen3-0.6b": Geometry(28, 1024, 3072, 16, 8, 128, 151936),
     "qwen3-1.7b": Geometry(28, 2048, 6144, 16, 8, 128, 151936),
     "qwen3-30b-a3b": Geometry(48, 2048, 768, 32, 4, 128, 151936, n_expert=128, n_expert_used=8, tied=False),
+    "qwen35-0.8b": Geometry(24, 1024, 3584, 8, 2, 256, 248320, 262144, delta=DeltaNet(16, 16)),
+    "qwen35-35b-a3b": Geometry(
+        40,
+        2048,
+        512,
+        16,
+        2,
+        256,
+        248320,
+        262144,
+        n_expert=256,
+        n_expert_used=8,
+        tied=False,
+        delta=DeltaNet(16, 32, 512),
+    ),
     "small": Geometry(6, 384, 1024, 6, 2, 64, 8192),
     "small-moe": Geometry(4, 512, 256, 8, 2, 64, 8192, n_expert=16, n_expert_used=4, tied=False),
 }
@@ -66,8 +94,8 @@ class Recipe:
     more: GGMLType | None = None
 
     def type_of(self, name: str, layer: int, geometry: Geometry) -> GGMLType:
-        """As the usual converter mixes them. A router stays in F32."""
-        if "ffn_gate_inp" in name:
+        """As the usual converter mixes them. Routers and convolutions stay in F32."""
+        if "ffn_gate_inp" in name or "conv1d" in name:
             return GGMLType.F32
         if self.more is None:
             return self.kind
@@ -79,33 +107,6 @@ class Recipe:
         return self.more if favoured and ("attn_v" in name or "ffn_down" in name) else self.kind
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """How random bytes become blocks of a type: where the half-precision scale is, and the minimum beside it.
-
-    A minimum of `factor` times the scale makes the mean of the values zero.
-    """
-
-    scale: int
-    minimum: int = -1
-    factor: float = 0.0
-
-
-BLOCKS = {
-    GGMLType.Q4_0: Blocks(0),
-    GGMLType.Q4_1: Blocks(0, 2, -7.5),
-    GGMLType.Q5_0: Blocks(0),
-    GGMLType.Q5_1: Blocks(0, 2, -15.5),
-    GGMLType.Q8_0: Blocks(0),
-    GGMLType.Q2_K: Blocks(80, 82, 1.5),
-    GGMLType.Q3_K: Blocks(108),
-    GGMLType.Q4_K: Blocks(0, 2, 7.5),
-    GGMLType.Q5_K: Blocks(0, 2, 15.5),
-    GGMLType.Q6_K: Blocks(208),
-    GGMLType.IQ4_NL: Blocks(0),
-    GGMLType.IQ4_XS: Blocks(0),
-}
-FLOATS = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 TYPES = {kind.name.lower(): Recipe(kind) for kind in (*FLOATS, *BLOCKS, GGMLType.MXFP4)}
 TYPES |= {
     "q4_k_m": Recipe(GGMLType.Q4_K, GGMLType.Q6_K),
@@ -163,7 +164,7 @@ def merges_of_words(count: int) -> list[tuple[str, str]]:
     return merges[:count]
 
 
-def add_vocabulary(out: GGUFWriter, n_vocab: int) -> None:
+def add_vocabulary(out: GGUFWriter, n_vocab: int, pre: str) -> None:
     """Metadata of a byte-level BPE vocabulary of `n_vocab` tokens with ChatML specials and a chat template."""
     # Half of the rest for small vocabularies: there must be room for ordinary tokens.
     n_fillers = min(N_FILLERS, n_vocab // 16)
@@ -175,7 +176,7 @@ def add_vocabulary(out: GGUFWriter, n_vocab: int) -> None:
     tokens += [f"[PAD{token}]" for token in fillers]
     types = [1] * first + [4 if shown else 3 for _, shown in SPECIALS] + [5] * len(fillers)
     out.add("tokenizer.ggml.model", "gpt2")
-    out.add("tokenizer.ggml.pre", "qwen2")
+    out.add("tokenizer.ggml.pre", pre)
     out.add("tokenizer.ggml.tokens", tokens)
     out.add("tokenizer.ggml.token_type", types, "int32")
     out.add("tokenizer.ggml.merges", [f"{left} {right}" for left, right in merges])
@@ -189,58 +190,6 @@ def add_vocabulary(out: GGUFWriter, n_vocab: int) -> None:
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-def noise(rng: np.random.Generator, kind: GGMLType, shape: tuple[int, ...], std: float) -> Bytes:
-    """The bytes of a random weight of `shape` with a standard deviation of about `std`, stored as `kind`."""
-    n_blocks = math.prod(shape) // kind.block_elements
-    if kind in FLOATS:
-        # Drawing from a table of normal numbers is ten times faster than drawing the numbers.
-        table = (rng.standard_normal(1 << 16) * std).astype(np.float32)
-        stored: NDArray[np.generic] = table
-        if kind is GGMLType.F16:
-            stored = table.astype(np.float16)
-        elif kind is GGMLType.BF16:
-            stored = (table.view(np.uint32) >> 16).astype(np.uint16)
-        return stored[rng.integers(0, 1 << 16, n_blocks, np.uint16)].view(np.uint8)
-    blocks = random_blocks(rng, kind, n_blocks)
-    scale_blocks(blocks, kind, std / spread(kind))
-    return blocks.reshape(-1)
-
-
-def random_blocks(rng: np.random.Generator, kind: GGMLType, n_blocks: int) -> Bytes:
-    """`n_blocks` of random bytes, (n_blocks, block_bytes): any codes and sub-scales; the scales come later."""
-    nbytes = n_blocks * kind.block_bytes
-    words = rng.integers(0, 1 << 64, -(-nbytes // 8), np.uint64)
-    blocks: Bytes = words.view(np.uint8)[:nbytes].reshape(n_blocks, kind.block_bytes)
-    if kind is GGMLType.Q8_0:
-        quants = blocks[:, 2:].view(np.int8)
-        np.maximum(quants, -127, out=quants)  # what quantisers write
-    return blocks
-
-
-def scale_blocks(blocks: Bytes, kind: GGMLType, scale: float) -> None:
-    """Give every block that scale, as near as the type can store it."""
-    if kind is GGMLType.MXFP4:
-        blocks[:, 0] = 127 + round(math.log2(scale))
-        return
-    layout = BLOCKS[kind]
-    blocks[:, layout.scale : layout.scale + 2] = half(scale)
-    if layout.minimum >= 0:
-        blocks[:, layout.minimum : layout.minimum + 2] = half(scale * layout.factor)
-
-
-def half(value: float) -> Bytes:
-    """The two bytes of a half-precision number."""
-    return np.frombuffer(np.float16(value).tobytes(), np.uint8)
-
-
-@cache
-def spread(kind: GGMLType) -> float:
-    """Standard deviation of random blocks of that type with a scale of one."""
-    blocks = random_blocks(np.random.default_rng(0), kind, 4096)
-    scale_blocks(blocks, kind, 1.0)
-    return float(expand(blocks.reshape(-1), kind, (len(blocks), kind.block_elements)).std())
-
-
 def matrices(geometry: Geometry) -> Iterator[tuple[str, tuple[int, ...], float]]:
     """(name, shape, std) of every weight. 1 / sqrt(cols) keeps the variance; writes to the residual get half."""
     g = geometry
@@ -248,30 +197,63 @@ def matrices(geometry: Geometry) -> Iterator[tuple[str, tuple[int, ...], float]]
     yield "token_embd.weight", (g.n_vocab, g.n_embd), 3 / math.sqrt(g.n_embd)
     if not g.tied:
         yield "output.weight", (g.n_vocab, g.n_embd), 3 / math.sqrt(g.n_embd)
-    experts, suffix = ((g.n_expert,), "_exps") if g.n_expert else ((), "")
     for layer in range(g.n_layer):
-        if g.n_expert:
-            yield f"blk.{layer}.ffn_gate_inp.weight", (g.n_expert, g.n_embd), 1 / math.sqrt(g.n_embd)
-        for stem, shape, gain in [
-            ("attn_q", (g.n_head * g.head_dim, g.n_embd), 1.0),
-            ("attn_k", (g.n_kv * g.head_dim, g.n_embd), 1.0),
-            ("attn_v", (g.n_kv * g.head_dim, g.n_embd), 1.0),
-            ("attn_output", (g.n_embd, g.n_head * g.head_dim), 0.5),
-            (f"ffn_gate{suffix}", (*experts, g.n_ff, g.n_embd), 1.0),
-            (f"ffn_up{suffix}", (*experts, g.n_ff, g.n_embd), 1.0),
-            (f"ffn_down{suffix}", (*experts, g.n_embd, g.n_ff), 0.5),
-        ]:
+        for stem, shape, gain in [*mixer(g, layer), *feed_forward(g)]:
             yield f"blk.{layer}.{stem}.weight", shape, gain / math.sqrt(shape[-1])
 
 
-def vectors(geometry: Geometry) -> Iterator[tuple[str, int]]:
-    """(name, size) of every norm."""
-    yield "output_norm.weight", geometry.n_embd
-    for layer in range(geometry.n_layer):
-        yield f"blk.{layer}.attn_norm.weight", geometry.n_embd
-        yield f"blk.{layer}.ffn_norm.weight", geometry.n_embd
-        yield f"blk.{layer}.attn_q_norm.weight", geometry.head_dim
-        yield f"blk.{layer}.attn_k_norm.weight", geometry.head_dim
+Shapes = list[tuple[str, tuple[int, ...], float]]
+
+
+def mixer(g: Geometry, layer: int) -> Shapes:
+    """(stem, shape, gain) of a layer's attention or delta net."""
+    delta, n_q, n_kv = g.delta_of(layer), g.n_head * g.head_dim, g.n_kv * g.head_dim
+    if delta is None:
+        return [
+            ("attn_q", ((2 if g.delta else 1) * n_q, g.n_embd), 1.0),  # with gates in a Qwen3.5
+            ("attn_k", (n_kv, g.n_embd), 1.0),
+            ("attn_v", (n_kv, g.n_embd), 1.0),
+            ("attn_output", (g.n_embd, n_q), 0.5),
+        ]
+    n_value = delta.n_v * delta.dim
+    n_conv = n_value + 2 * delta.n_k * delta.dim
+    return [
+        ("attn_qkv", (n_conv, g.n_embd), 1.0),
+        ("attn_gate", (n_value, g.n_embd), 1.0),
+        ("ssm_alpha", (delta.n_v, g.n_embd), 1.0),
+        ("ssm_beta", (delta.n_v, g.n_embd), 1.0),
+        ("ssm_conv1d", (n_conv, delta.taps), 1.0),
+        ("ssm_out", (g.n_embd, n_value), 0.5),
+    ]
+
+
+def feed_forward(g: Geometry) -> Shapes:
+    """(stem, shape, gain) of a layer's feed-forward part."""
+
+    def gated(suffix: str, n_ff: int, *experts: int) -> Shapes:
+        wide, back = (*experts, n_ff, g.n_embd), (*experts, g.n_embd, n_ff)
+        return [(f"ffn_gate{suffix}", wide, 1.0), (f"ffn_up{suffix}", wide, 1.0), (f"ffn_down{suffix}", back, 0.5)]
+
+    if not g.n_expert:
+        return gated("", g.n_ff)
+    routed = [("ffn_gate_inp", (g.n_expert, g.n_embd), 1.0), *gated("_exps", g.n_ff, g.n_expert)]
+    if g.delta is None:
+        return routed
+    return [*routed, ("ffn_gate_inp_shexp", (1, g.n_embd), 1.0), *gated("_shexp", g.delta.n_ff_shared)]
+
+
+def vectors(g: Geometry) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """(name, values) of every norm, and of the gates of delta nets: heads that forget within 3 rows up to 300."""
+    yield "output_norm.weight", np.ones(g.n_embd, np.float32)
+    for layer in range(g.n_layer):
+        delta, norms = g.delta_of(layer), {"attn_norm": g.n_embd}
+        norms["post_attention_norm" if g.delta else "ffn_norm"] = g.n_embd
+        norms |= {"ssm_norm": delta.dim} if delta else {"attn_q_norm": g.head_dim, "attn_k_norm": g.head_dim}
+        for norm, size in norms.items():
+            yield f"blk.{layer}.{norm}.weight", np.ones(size, np.float32)
+        if delta:
+            yield f"blk.{layer}.ssm_dt.bias", np.zeros(delta.n_v, np.float32)
+            yield f"blk.{layer}.ssm_a", -np.geomspace(0.005, 0.5, delta.n_v, dtype=np.float32)
 
 
 def typed(geometry: Geometry, recipe: Recipe) -> Iterator[tuple[str, tuple[int, ...], float, GGMLType]]:
@@ -303,16 +285,16 @@ def write_model(
 
     with GGUFWriter(path, geometry.arch) as out:
         add_hyperparameters(out, geometry, path.stem)
-        add_vocabulary(out, geometry.n_vocab)
-        for name, size in vectors(geometry):
-            out.add_tensor(name, np.ones(size, np.float32))
+        add_vocabulary(out, geometry.n_vocab, "qwen35" if geometry.delta else "qwen2")
+        for name, values in vectors(geometry):
+            out.add_tensor(name, values)
         for name, shape, std, kind in typed(geometry, recipe):
             out.add_tensor(name, source(kind, shape, std), kind, shape)
 
 
 def add_hyperparameters(out: GGUFWriter, geometry: Geometry, name: str) -> None:
     """The keys of the architecture that the public files carry."""
-    keys: dict[str, int | float] = {
+    keys: dict[str, int | float | list[int]] = {
         "block_count": geometry.n_layer,
         "context_length": geometry.n_ctx,
         "embedding_length": geometry.n_embd,
@@ -322,13 +304,25 @@ def add_hyperparameters(out: GGUFWriter, geometry: Geometry, name: str) -> None:
         "attention.key_length": geometry.head_dim,
         "attention.value_length": geometry.head_dim,
         "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.freq_base": 1e6,
+        "rope.freq_base": 1e7 if geometry.delta else 1e6,
     }
     if geometry.n_expert:
         keys |= {
             "expert_count": geometry.n_expert,
             "expert_used_count": geometry.n_expert_used,
             "expert_feed_forward_length": geometry.n_ff,
+        }
+    if delta := geometry.delta:
+        keys |= {
+            "expert_shared_feed_forward_length": delta.n_ff_shared,
+            "full_attention_interval": 4,
+            "rope.dimension_count": 64,
+            "rope.dimension_sections": [11, 11, 10, 0],
+            "ssm.conv_kernel": delta.taps,
+            "ssm.state_size": delta.dim,
+            "ssm.group_count": delta.n_k,
+            "ssm.time_step_rank": delta.n_v,
+            "ssm.inner_size": delta.n_v * delta.dim,
         }
     out.add("general.name", f"random {name}")
     for key, value in keys.items():
@@ -337,7 +331,7 @@ def add_hyperparameters(out: GGUFWriter, geometry: Geometry, name: str) -> None:
 
 def main() -> None:
     """Parse the command line and write one file, with a progress bar."""
-    parser = argparse.ArgumentParser(description="Write a full-size Qwen3 GGUF file with random weights.")
+    parser = argparse.ArgumentParser(description="Write a full-size Qwen3 or Qwen3.5 GGUF file with random weights.")
     parser.add_argument("out", type=Path, metavar="OUT.gguf")
     parser.add_argument("--geometry", choices=GEOMETRIES, default="qwen3-0.6b")
     parser.add_argument("--type", choices=TYPES, default="q8_0", dest="kind")

@@ -29,6 +29,7 @@ class State(ABC):
     can_rewind: bool = True  # whether `truncate` works at every position
     layout: str = ""  # what the bytes of a row are: geometry and types
     row_nbytes: int = 0  # of one position, over all layers
+    fixed_nbytes: int = 0  # beside the rows, however many there are
 
     @property
     @abstractmethod

@@ -30,6 +30,7 @@ class RecurrentState(State):
         self.layers = cache.layers
         self.capacity = cache.capacity
         self.row_nbytes = cache.row_nbytes
+        self.fixed_nbytes = 2 * 4 * n_floats
         self.layout = f'{{"cache":{cache.layout},"memory":{n_floats}}}'
         self._memories = [pages(4 * n_floats, huge=True) for _ in range(2)]  # the one in use, the next step's
         n_caches, sizes = len(self.layers), (ffi.sizeof("lmk_memory"), ffi.sizeof("lmk_kv"))
@@ -53,7 +54,7 @@ class RecurrentState(State):
 
     @property
     def nbytes(self) -> int:
-        return self.cache.nbytes + 2 * 4 * self.n_floats
+        return self.cache.nbytes + self.fixed_nbytes
 
     @property
     def memory(self) -> NDArray[np.float32]:

@@ -392,6 +392,8 @@ def test_mutants_of_golden_models(shared: Path, tmp_path: Path) -> None:
         "gemma3",
         "gemma4-e2b",
         "gemma4-moe",
+        "qwen35",
+        "qwen35moe",
     )
     paths = [sorted((shared / "zoo" / name).glob("model-q*.gguf"))[0] for name in folders]
     outcomes = run_child(tmp_path / "mutant.gguf", paths)

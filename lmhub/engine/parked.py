@@ -30,8 +30,9 @@ class Parked:
 
     @property
     def used(self) -> int:
-        """Bytes that its rows take."""
-        return len(self.tokens) * self.state.row_nbytes
+        """Bytes that it takes: its rows, what it remembers beside them, and its checkpoints."""
+        rows = len(self.tokens) * self.state.row_nbytes
+        return rows + self.state.fixed_nbytes + sum(len(blob) for _, blob in self.checkpoints)
 
 
 def common(one: Ids, other: Ids) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -353,6 +354,14 @@ def sliding(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return bench_of("lmhub_gemma4", path)
 
 
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Two layers whose memory can only be kept whole, and one of attention."""
+    tiny = run_path(str(Path(__file__).parents[2] / "plugins/qwen35/tests/tiny_qwen35.py"))["MODELS"]["dense"]
+    model = replace(tiny, hparams={**tiny.hparams, "context_length": N_CTX})
+    return bench_of("lmhub_qwen35", write(tmp_path_factory.mktemp("recurrent") / "tiny.gguf", model, seed=3))
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing() -> Iterator[None]:
     """No thread survives a test, and the number of compute threads is what it was."""
@@ -386,6 +395,14 @@ def test_replies_of_a_real_model_are_those_of_a_run_alone(real: Bench, case: Cas
 @settings(max_examples=LONG or 15, **BOUNDS)
 def test_replies_over_caches_of_two_kinds_are_those_of_a_run_alone(sliding: Bench, case: Case) -> None:
     sliding.check(case)
+
+
+@given(case=cases(most=10))
+@example(case=a_tour("f16"))
+@example(case=a_tour("q8_0"))
+@settings(max_examples=LONG or 15, **BOUNDS)
+def test_replies_over_states_that_cannot_be_cut_are_those_of_a_run_alone(recurrent: Bench, case: Case) -> None:
+    recurrent.check(case)
 
 
 class Swayed(Loops):
