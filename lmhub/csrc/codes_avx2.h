@@ -27,7 +27,8 @@ ALWAYS b64 b_table(b64 v, const uint8_t *table)
 
 /* Unsigned codes: as many products are added in 16 bits as cannot overflow. Signed ones (most = 0): |w| times the signed
  * x, one at a time. Exact either way. */
-ALWAYS __m256i b_dot_half(const b64 *codes, int hi, int n, const int8_t *x, const int most)
+ALWAYS __m256i b_dot_half(const b64 *codes, int hi, int n, const int8_t *x, const int most, const uint8_t *next,
+                           int lines)
 {
     const int run = most ? 32767 / (most * 254) : 1;
     __m256i sum = _mm256_setzero_si256(), part = _mm256_setzero_si256();
@@ -37,14 +38,18 @@ ALWAYS __m256i b_dot_half(const b64 *codes, int hi, int n, const int8_t *x, cons
         __m256i w = hi ? codes[t].hi : codes[t].lo, xv = _mm256_set1_epi32(x4);
         __m256i product = most ? _mm256_maddubs_epi16(w, xv) : _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(xv, w));
         part = t % run ? _mm256_add_epi16(part, product) : product;
+        if (t < lines) LMK_FETCH(part, next + 64 * t);
         if ((t + 1) % run == 0 || t + 1 == n) sum = _mm256_add_epi32(sum, _mm256_madd_epi16(part, _mm256_set1_epi16(1)));
     }
     return sum;
 }
 
-ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, const int most, const int shift)
+ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, const int most, const int shift,
+                  const uint8_t *next, int lines)
 {
-    i16x dot = { b_dot_half(codes, 0, n, x, most), b_dot_half(codes, 1, n, x, most) };
+    const int half = (lines + 1) / 2;
+    i16x dot = { b_dot_half(codes, 0, n, x, most, next, half),
+                 b_dot_half(codes, 1, n, x, most, next + 64 * half, lines - half) };
     if (!most) return dot;
     if (shift) dot = (i16x){ _mm256_slli_epi32(dot.lo, shift), _mm256_slli_epi32(dot.hi, shift) };
     return i_add(dot, i_set((uint32_t)correction));

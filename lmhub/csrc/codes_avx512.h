@@ -14,7 +14,8 @@ ALWAYS b64 b_table(b64 v, const uint8_t *table)
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table)), v);
 }
 
-ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, const int most, const int shift)
+ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, const int most, const int shift,
+                  const uint8_t *next, int lines)
 {
     (void)most, (void)shift;
     i16x dot = _mm512_set1_epi32(correction);
@@ -22,6 +23,8 @@ ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, 
         int32_t x4;
         memcpy(&x4, x + 4 * t, 4);
         dot = _mm512_dpbusd_epi32(dot, codes[t], _mm512_set1_epi32(x4));
+        const int line = t * lines / n;            /* evenly spread */
+        if (line < (t + 1) * lines / n) LMK_FETCH(dot, next + 64 * line);
     }
     return dot;
 }

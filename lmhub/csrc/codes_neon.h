@@ -15,7 +15,8 @@ ALWAYS b64 b_table(b64 v, const uint8_t *table)
     return v;
 }
 
-ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, const int most, const int shift)
+ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, const int most, const int shift,
+                  const uint8_t *next, int lines)
 {
     i16x dot = i_set(0);
     for (int t = 0; t < n; t++) {
@@ -23,6 +24,7 @@ ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, 
         memcpy(&x4, x + 4 * t, 4);
         const int8x16_t xv = vreinterpretq_s8_s32(vdupq_n_s32(x4));
         EACH dot.q[i] = vdotq_s32(dot.q[i], vreinterpretq_s8_u8(codes[t].q[i]), xv);
+        if (t < lines) LMK_FETCH(dot, next + 64 * t);
     }
     if (!most) return dot;
     return i_add(shift ? i_left(dot, shift) : dot, i_set((uint32_t)correction));

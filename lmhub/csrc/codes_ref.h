@@ -1,7 +1,7 @@
 /* codes_ref.h: vectors of 64 codes (16 rows x 4 columns), spelled out: the definition that the other codes_*.h must match.
  *
  * `b_move` shifts left by n bits, or right by -n, within pairs of bytes: what crosses into a neighbour is masked off by
- * the caller. `b_dot`: n vectors of codes times x (4n), summed per row.
+ * the caller. `b_dot`: n vectors of codes times x (4n), summed per row; meanwhile `lines` of 64 bytes at `next` are fetched.
  *
  * WIDE_CODES: whether codes are stored as w + 128, which needs 8-bit unsigned factors; then `correction`, -128 times the
  * sum of x, makes up for it. Without it codes are at most `most`, b_dot moves the sum left by `shift` itself, and where
@@ -19,9 +19,10 @@ ALWAYS b64 b_or(b64 a, b64 b) { EACH_CODE a.u[i] |= b.u[i]; return a; }
 ALWAYS b64 b_move(b64 v, int n) { EACH_CODE v.u[i] = (uint8_t)(n >= 0 ? v.u[i] << n : v.u[i] >> -n); return v; }
 ALWAYS b64 b_table(b64 v, const uint8_t *table) { EACH_CODE v.u[i] = table[v.u[i] & 15]; return v; }
 
-ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, const int most, const int shift)
+ALWAYS i16x b_dot(const b64 *codes, int n, const int8_t *x, int32_t correction, const int most, const int shift,
+                  const uint8_t *next, int lines)
 {
-    (void)most, (void)shift;
+    (void)most, (void)shift, (void)next, (void)lines;
     i16x dot = i_set((uint32_t)correction);
     for (int t = 0; t < n; t++)
         EACH for (int c = 0; c < 4; c++) dot.u[i] += (uint32_t)(codes[t].u[4 * i + c] * x[4 * t + c]);

@@ -28,10 +28,15 @@
 #define LMK_MAX_THREADS 256
 
 /* Packed weights are asked for this many bytes ahead of the block in work, past the end of a group into the next one, and
- * into the second-level cache: requests for the first would take its few buffers from the loads. Only the first rows of x
- * have to wait for memory. */
+ * into the second-level cache. Only the first rows of x have to wait for memory. Requests take the few buffers that loads
+ * need too, so that they come one by one between the products: each when `after`, a register, has been computed, which no
+ * compiler can move to the front. */
 #define LMK_AHEAD 16384
-#define LMK_FETCH(p) __builtin_prefetch((p), 0, 2)
+#if defined(__x86_64__)
+#define LMK_FETCH(after, p) __asm__ volatile("prefetcht1 %1" : "+v"(after) : "m"(*(const char *)(p)))
+#else
+#define LMK_FETCH(after, p) __builtin_prefetch((p), 0, 2)
+#endif
 
 enum { LMK_F32 = 0, LMK_F16 = 1, LMK_Q8_0 = 8, LMK_BF16 = 30 };   /* GGML type ids that the core treats by name */
 

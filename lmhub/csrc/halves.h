@@ -18,7 +18,6 @@
 #include "packed.h"
 
 #define H_RUN 8                    /* blocks that are expanded at once: two groups of them stay in L1 */
-#define H_AHEAD 1024               /* how many halves ahead of those in work weights are asked for */
 
 ALWAYS int h_parts(const int32_t type) { return type == LMK_BF16 ? 2 : 1; }
 
@@ -103,7 +102,6 @@ ALWAYS void h_direct(const int32_t type, float *const *y, int64_t i0, int n_out,
             for (int j = 0; j < nx; j++) even[p][j] = odd[p][j] = v_set(0.0f);
         for (int t = 0; t < LMK_BLOCK / 2; t++) {
             v16 w0, w1;
-            __builtin_prefetch(w + 2 * LMK_GROUP * t + H_AHEAD);
             h_pair(type, w + 2 * LMK_GROUP * t, &w0, &w1);
             for (int p = 0; p < parts; p++)
                 for (int j = 0; j < nx; j++) {
@@ -111,6 +109,7 @@ ALWAYS void h_direct(const int32_t type, float *const *y, int64_t i0, int n_out,
                     even[p][j] = v_fma(w0, v_set(xb[0]), even[p][j]);
                     odd[p][j] = v_fma(w1, v_set(xb[1]), odd[p][j]);
                 }
+            V_FETCH(odd[0][0], (const uint8_t *)(w + 2 * LMK_GROUP * t) + LMK_AHEAD);
         }
         for (int p = 0; p < parts; p++)
             for (int j = 0; j < nx; j++) acc[j] = v_add(acc[j], v_add(even[p][j], odd[p][j]));

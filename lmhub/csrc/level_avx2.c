@@ -37,7 +37,6 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
         __m256i lo[2], hi[2];
         for (int j = 0; j < nx; j++) lo[j] = hi[j] = _mm256_setzero_si256();
         for (int t = 0; t < LMK_BLOCK / 4; t++) {
-            if (ahead) LMK_FETCH(w + t * 64 + LMK_AHEAD);
             __m256i w0 = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + t * 64)), offset);
             __m256i w1 = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + t * 64 + 32)), offset);
             __m256i w0_abs = _mm256_abs_epi8(w0), w1_abs = _mm256_abs_epi8(w1);
@@ -47,8 +46,9 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
                 lo[j] = dot_4(lo[j], w0, w0_abs, x4);
                 hi[j] = dot_4(hi[j], w1, w1_abs, x4);
             }
+            if (ahead) LMK_FETCH(lo[0], w + t * 64 + LMK_AHEAD);
         }
-        if (ahead) LMK_FETCH((const uint8_t *)(scales + b * LMK_GROUP) + LMK_AHEAD);
+        if (ahead) LMK_FETCH(lo[0], (const uint8_t *)(scales + b * LMK_GROUP) + LMK_AHEAD);
         v16 scale = v_load_f16(scales + b * LMK_GROUP);
         for (int j = 0; j < nx; j++) {
             v16 dot = { _mm256_cvtepi32_ps(lo[j]), _mm256_cvtepi32_ps(hi[j]) };

@@ -95,22 +95,24 @@ ALWAYS void q_scales(const int32_t type, const uint8_t *unit, float *scale, floa
         }
 }
 
-/* One block times nx rows of x */
+/* One block times nx rows of x; meanwhile `lines` of 64 bytes at `next` are fetched. */
 ALWAYS void q_block(const int32_t type, const b64 *codes, const float *scale, const float *min, const lmk_q8_block *const *x,
-                    int64_t b, v16 *acc, v16 *low, const int nx)
+                    int64_t b, v16 *acc, v16 *low, const int nx, const uint8_t *next, const int lines)
 {
     const lmk_form f = lmk_form_of(type);
     const int most = q_most(type), shift = q_shift(type);
     for (int j = 0; j < nx; j++) {
         const lmk_q8_block *xb = &x[j][b];
+        const int n = j ? 0 : lines;
         const v16 sx = v_set(xb->scale);
         if (f.steps == 2) {
-            const i16x dot0 = b_dot(codes, 4, xb->q, xb->half, most, shift);
-            const i16x dot1 = b_dot(codes + 4, 4, xb->q + 16, xb->correction - xb->half, most, shift);
+            const int first = n / 2;
+            const i16x dot0 = b_dot(codes, 4, xb->q, xb->half, most, shift, next, first);
+            const i16x dot1 = b_dot(codes + 4, 4, xb->q + 16, xb->correction - xb->half, most, shift, next + 64 * first, n - first);
             acc[j] = v_fma(i_to_float(dot0), v_mul(v_load(scale), sx), acc[j]);
             acc[j] = v_fma(i_to_float(dot1), v_mul(v_load(scale + 16), sx), acc[j]);
         } else {
-            const i16x dot = b_dot(codes, 8, xb->q, f.offset ? xb->correction : 0, most, shift);
+            const i16x dot = b_dot(codes, 8, xb->q, f.offset ? xb->correction : 0, most, shift, next, n);
             acc[j] = v_fma(i_to_float(dot), v_mul(v_load(scale), sx), acc[j]);
         }
         if (f.mins) low[j] = v_fma(v_load(min), v_set(xb->sum), low[j]);
@@ -132,13 +134,12 @@ ALWAYS void q_direct(const int32_t type, float *const *y, int64_t i0, int n_out,
     for (int j = 0; j < nx; j++) acc[j] = low[j] = v_set(0.0f);
     for (int64_t b = 0; b < k / LMK_BLOCK; unit += f.unit_bytes) {
         float scale[16 * 16], min[8 * 16];
-        for (int t = 0; t < f.unit_bytes; t += 64) LMK_FETCH(unit + LMK_AHEAD + t);
         q_scales(type, unit, scale, min);
         for (int i = 0; i < f.unit / LMK_BLOCK; i++, b++, group += 64 * f.bits) {
             b64 codes[8];
-            for (int t = 0; t < f.bits; t++) LMK_FETCH(group + 64 * t + LMK_AHEAD);
             q_codes(type, group, codes);
-            q_block(type, codes, scale + 16 * i * f.steps, min + 16 * i, x, b, acc, low, nx);
+            q_block(type, codes, scale + 16 * i * f.steps, min + 16 * i, x, b, acc, low, nx, group + LMK_AHEAD, f.bits);
+            if (64 * i < f.unit_bytes) V_FETCH(acc[0], unit + 64 * i + LMK_AHEAD);
         }
     }
     q_finish(type, y, i0, n_out, acc, low, nx);
@@ -172,7 +173,7 @@ ALWAYS void q_panel(const int32_t type, float *const *y, int64_t i0, int n_out, 
     for (int64_t b = 0; b < k / LMK_BLOCK; b++, panel += 512, scale += 16 * f.steps, min += 16) {
         b64 codes[8];
         for (int t = 0; t < 8; t++) codes[t] = b_load(panel + 64 * t);
-        q_block(type, codes, scale, min, x, b, acc, low, nx);
+        q_block(type, codes, scale, min, x, b, acc, low, nx, panel, 0);
     }
     q_finish(type, y, i0, n_out, acc, low, nx);
 }

@@ -193,6 +193,7 @@ static inline void v_store_f16(uint16_t *p, v16 a)
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+#define V_FETCH(after, p) LMK_FETCH((after).lo, p)
 #define EXPANDS                                     /* expand.h pays */
 #define DELTA_BLOCKS 1                              /* delta.h: blocks of columns in registers */
 #define BLOCK_W 3

@@ -133,6 +133,7 @@ static inline void v_sum_4x4(float *const *y, int64_t i0, v16 acc[4][4])
     _mm_storeu_ps(y[3] + i0, _mm512_extractf32x4_ps(s, 3));
 }
 
+#define V_FETCH(after, p) LMK_FETCH(after, p)
 #define EXPANDS                                     /* expand.h pays */
 #define DELTA_BLOCKS 4                              /* delta.h: blocks of columns in registers */
 #define BLOCK_W 4

@@ -173,6 +173,7 @@ static inline void v_store_f16(uint16_t *p, v16 a)
     EACH vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.q[i])));
 }
 
+#define V_FETCH(after, p) LMK_FETCH(after, p)
 #define EXPANDS                                     /* expand.h pays */
 #define DELTA_BLOCKS 1                              /* delta.h: blocks of columns in registers */
 #define BLOCK_W 2

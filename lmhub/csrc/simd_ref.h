@@ -144,6 +144,7 @@ static inline v16 v_load_f16(const uint16_t *p) { v16 r; EACH r.f[i] = half_to_f
 static inline void v_store_f16(uint16_t *p, v16 a) { EACH p[i] = float_to_half(a.f[i]); }
 
 #define DELTA_BLOCKS 1                              /* delta.h: blocks of columns in registers */
+#define V_FETCH(after, p) __builtin_prefetch((p), 0, 2)      /* core.h */
 #define BLOCK_W 1                                   /* register block of dot_f32: rows of w, rows of x */
 #define BLOCK_X 1
 #define H_ROWS 1                                    /* halves.h: rows of x and groups of weights in registers, */
