@@ -31,10 +31,10 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
                          const lmk_q8_block *const *x, int64_t k, const int nx, const int ahead)
 {
     const __m256i offset = _mm256_set1_epi8(-128);
-    v16 acc[2];
+    v16 acc[4];
     for (int j = 0; j < nx; j++) acc[j] = v_set(0.0f);
     for (int64_t b = 0; b < k / LMK_BLOCK; b++, w += LMK_BLOCK * LMK_GROUP) {
-        __m256i lo[2], hi[2];
+        __m256i lo[4], hi[4];
         for (int j = 0; j < nx; j++) lo[j] = hi[j] = _mm256_setzero_si256();
         for (int t = 0; t < LMK_BLOCK / 4; t++) {
             __m256i w0 = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + t * 64)), offset);
@@ -62,8 +62,9 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
                    const lmk_q8_block *const *x, int64_t n_x, int64_t k)
 {
     int64_t j = 0;
-    if (n_x >= 2) dot_q8_block(y, i0, n_out, w, scales, x, k, 2, 1), j = 2;
-    for (; j + 2 <= n_x; j += 2) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 2, 0);
+    if (n_x >= 4) dot_q8_block(y, i0, n_out, w, scales, x, k, 4, 1), j = 4;
+    for (; j + 4 <= n_x; j += 4) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 4, 0);
+    if (j + 2 <= n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 2, 1), j += 2;
     if (j < n_x) dot_q8_block(y + j, i0, n_out, w, scales, x + j, k, 1, 1);
 }
 
