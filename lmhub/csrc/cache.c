@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define ALONE 1024                 /* elements below which another thread does not pay: each is a line that no cache has */
 #define COPY_GRAIN (1 << 18)       /* bytes below which another thread does not pay */
 
 /* The keys, or the values, of all layers */
@@ -143,7 +144,7 @@ void lmk_kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_span
         work += (int64_t)spans[s].n * spans[s].kv->n_kv * (spans[s].kv->k_dim + spans[s].kv->v_dim);
     }
     append_job job = { c->kernels, spans, k, v, il };
-    lmk_parallel(lmk_threads(), tasks, work < 32768 ? tasks : 1, append_tasks, &job);
+    lmk_parallel(lmk_threads(), tasks, work < ALONE ? tasks : 1, append_tasks, &job);
 }
 
 /* ---- from cache to cache ---- */
