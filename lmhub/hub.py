@@ -173,6 +173,8 @@ class Hub:
             log.info("memory plan: %s", json.dumps(plan.as_dict()))
             if settings.threads:
                 native.set_threads(settings.threads)
+            if settings.pin:
+                native.pin(True)
             disk = self._disk(file, claim, settings)  # before the weights: a useless folder should not cost minutes
             try:
                 return self.serve(self._loaded(file, claim, settings, progress), settings, plan, disk)

@@ -34,6 +34,7 @@ __all__ = [
     "memory_bandwidth",
     "pages",
     "peaks",
+    "pin",
     "profile",
     "set_threads",
     "threads",
@@ -110,6 +111,14 @@ def threads() -> int:
 def set_threads(n: int) -> None:
     """Run the kernels of every model on `n` threads; 0 = the CPUs that this process may use. KernelError beyond 256."""
     check(lib.lmk_set_threads(n))
+
+
+def pin(on: bool) -> None:
+    """Bind every compute thread but the calling one to a CPU of its own, or bind none.
+
+    KernelError where the system cannot, or where there are more threads than CPUs.
+    """
+    check(lib.lmk_pin(on))
 
 
 def memory_bandwidth(n_threads: int, nbytes: int = 1 << 29) -> float:

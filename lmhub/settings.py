@@ -14,6 +14,7 @@ class EngineSettings:
 
     ctx: int = 4096  # positions per sequence; capped by what the model was trained for
     threads: int = 0  # compute threads; 0 = one per usable CPU
+    pin: bool = False  # each of them on a CPU of its own
     batch: int = 4  # sequences that run at once
     queue: int = 16  # requests that may wait
     borrow: Literal["none", "experts", "all"] = "none"  # weights that are read from the file, and never packed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmhub.cli.options import ExpertCache, Experts, Json, KVType, ModelFile, Repack, Threads, borrowed, cached
+from lmhub.cli.options import ExpertCache, Experts, Json, KVType, ModelFile, Pin, Repack, Threads, borrowed, cached
 
 if TYPE_CHECKING:
     from lmhub.cli.rates import Bench, Figure
@@ -63,6 +63,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="A prompt of 512 tokens, decoding from none.")] = False,
     ops: Annotated[bool, typer.Option("--ops", help="Tell as well where the time goes, op by op.")] = False,
     threads: Threads = 0,
+    pin: Pin = False,
     kv_dtype: KVType = "f16",
     repack: Repack = True,
     experts: Experts = "pack",
@@ -86,6 +87,7 @@ def bench(
         settings = EngineSettings(
             ctx=sizes.positions,
             threads=threads,
+            pin=pin,
             batch=1,
             kv_slots=1,
             kv_dtype=kv_dtype,

@@ -116,6 +116,15 @@ Threads = Annotated[
         min=0, max=256, envvar="LMHUB_THREADS", help="Compute threads; 0 = one per CPU.", rich_help_panel=SPEED
     ),
 ]
+Pin = Annotated[
+    bool,
+    typer.Option(
+        "--pin/--no-pin",
+        envvar="LMHUB_PIN",
+        help="Bind compute threads to a CPU each, on a machine that does nothing else.",
+        rich_help_panel=SPEED,
+    ),
+]
 Batch = Annotated[
     int, typer.Option(min=1, envvar="LMHUB_BATCH", help="Sequences that run at once.", rich_help_panel=SPEED)
 ]

@@ -27,6 +27,7 @@ from lmhub.cli.options import (
     KVSlots,
     KVSlotsForce,
     KVType,
+    Pin,
     Repack,
     Spec,
     Threads,
@@ -132,6 +133,7 @@ def serve(
     kv_disk_max: KVDiskMax = KV_DISK_MAX,
     kv_disk_slots: KVDiskSlots = ENGINE.kv_disk_slots,
     threads: Threads = ENGINE.threads,
+    pin: Pin = ENGINE.pin,
     batch: Batch = ENGINE.batch,
     queue: Annotated[
         int,
@@ -311,6 +313,7 @@ def serve(
     engine = EngineSettings(
         ctx=context,
         threads=threads,
+        pin=pin,
         batch=batch,
         queue=queue,
         kv_dtype=kv_dtype,

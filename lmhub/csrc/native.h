@@ -14,6 +14,7 @@ const char *lmk_isa_reason(void);                  /* why this level and not a h
 const char *lmk_last_error(void);                  /* this thread's last sentence */
 int lmk_threads(void);
 int lmk_set_threads(int n);                        /* 0 = as many as the process may use */
+int lmk_pin(int on);                               /* whether each worker has a CPU of its own; -1 where it cannot */
 double lmk_bench_read(int64_t bytes, int threads); /* GB/s of reading memory; -1 when there is too little of it */
 
 /* peaks of the arithmetic units, one probe for each unit of each level */

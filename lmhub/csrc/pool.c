@@ -45,6 +45,7 @@ static struct {
     atomic_int sleepers, waiting;
     atomic_int width;              /* threads wanted, the caller included; 0 = not chosen yet */
     int n_workers;                 /* threads that exist */
+    int pinned;                    /* whether they are bound to CPUs */
     atomic_int quit;
     pthread_t worker[LMK_MAX_THREADS];
     job job;
@@ -226,6 +227,22 @@ static void register_fork_handler(void)
     pthread_atfork(NULL, NULL, forget_workers);
 }
 
+#if defined(__linux__)
+/* Binds worker i to the (i + 1)-th of the CPUs that the process may use; the first is for the caller, which stays free. A
+ * CPU that was taken away meanwhile is not an error: the worker runs where the others do. */
+static void bind(int i)
+{
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all)) return;
+    CPU_ZERO(&one);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && seen++ == i + 1) CPU_SET(cpu, &one);
+    if (CPU_COUNT(&one)) pthread_setaffinity_np(pool.worker[i], sizeof one, &one);
+}
+#else
+static void bind(int i) { (void)i; }
+#endif
+
 /* With `turn` held. Fewer threads than wanted is not an error: the job still gets done. */
 static void start_workers(int width)
 {
@@ -234,6 +251,7 @@ static void start_workers(int width)
     while (pool.n_workers < width - 1) {
         int i = pool.n_workers;
         if (pthread_create(&pool.worker[i], NULL, work, (void *)(intptr_t)(i + 1))) return;
+        if (pool.pinned) bind(i);
         pool.n_workers++;
     }
 }
@@ -281,6 +299,22 @@ int lmk_set_threads(int n)
     pthread_mutex_lock(&pool.turn);
     if (pool.n_workers > width - 1) stop_workers();
     atomic_store(&pool.width, width);
+    pthread_mutex_unlock(&pool.turn);
+    return 0;
+}
+
+int lmk_pin(int on)
+{
+#if !defined(__linux__)
+    if (on) return lmk_fail("Threads can be bound to CPUs on Linux only; start without --pin.");
+#endif
+    if (inside >= 0) return lmk_fail("Threads cannot be bound to CPUs while a kernel runs; do it between steps.");
+    if (on && lmk_threads() > usable_cpus())
+        return lmk_fail("%d threads cannot have a CPU each of the %d that the process may use; ask for fewer.", lmk_threads(),
+                        usable_cpus());
+    pthread_mutex_lock(&pool.turn);
+    if (pool.pinned != on) stop_workers();         /* the next ones begin where they belong */
+    pool.pinned = on;
     pthread_mutex_unlock(&pool.turn);
     return 0;
 }

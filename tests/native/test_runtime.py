@@ -154,6 +154,32 @@ def test_the_number_of_threads_can_be_set(thread_counts: Any) -> None:
         native.set_threads(257)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are bound to CPUs on Linux only")
+def test_pinned_workers_have_a_cpu_each() -> None:
+    code = """
+import os
+from lmhub import native
+cpus = len(os.sched_getaffinity(0))
+def free():
+    native.memory_bandwidth(cpus, 1 << 23)
+    return sum(len(os.sched_getaffinity(int(task))) == cpus for task in os.listdir("/proc/self/task"))
+before = free()
+native.pin(True)
+assert free() == before - (cpus - 1 if cpus > 1 else 0)
+native.pin(False)
+assert free() == before
+native.set_threads(cpus + 1)
+try:
+    native.pin(True)
+except native.KernelError as error:
+    assert "cannot have a CPU each" in str(error)
+else:
+    raise SystemExit("more threads than CPUs were bound")
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_several_contexts_share_the_pool(kernels: Any, rng: np.random.Generator, thread_counts: Any) -> None:
     data = rng.standard_normal((700, 300), np.float32)
     x = rng.standard_normal((60, 300), np.float32)
