@@ -1,4 +1,4 @@
-"""Reads the tensors of a Hugging Face folder: `model.safetensors`, or the shards that its index names.
+"""Reads and writes the tensors of a Hugging Face folder: `model.safetensors`, or the shards that its index names.
 
 The format: eight bytes that say how long the header is, the header as JSON (name -> dtype, shape, [begin, end]), the
 bytes. The files are untrusted: whatever has a size is compared with what is there before anything of that size is made.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
@@ -159,3 +161,28 @@ def _readable(tensor: Tensor) -> Tensor:
         return tensor
     info = TensorInfo(tensor.name, tensor.type, tensor.shape, 0, tensor.nbytes)
     return Tensor(info, Copied(tensor.data.data))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, tuple[GGMLType, tuple[int, ...], Callable[[], bytes]]]) -> None:
+    """Write a file of these tensors: type, shape, and what gives their bytes when their turn comes.
+
+    The file appears under its name only when it is complete. Raises ValueError for a type that the format lacks.
+    """
+    names = {kind: name for name, kind in DTYPES.items()}
+    directory, end = {}, 0
+    for name, (kind, shape, _) in tensors.items():
+        if kind not in names:
+            raise ValueError(f"the format has no type {kind.name}")
+        start, end = end, end + math.prod(shape) * kind.block_bytes
+        directory[name] = {"dtype": names[kind], "shape": list(shape), "data_offsets": [start, end]}
+    header = json.dumps(directory, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    part = path.with_name(path.name + ".part")
+    try:
+        with open(part, "wb") as out:
+            out.write(len(header).to_bytes(8, "little") + header)
+            for _, (_, _, data) in tensors.items():
+                out.write(data())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

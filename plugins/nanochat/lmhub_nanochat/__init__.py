@@ -16,6 +16,8 @@ from lmhub.family import InnerTool, PluginOption
 from lmhub.types import ChatRequest, Request, ToolCall, ToolResult
 
 if TYPE_CHECKING:
+    import typer
+
     from lmhub.gguf import GGUFFile
     from lmhub.loaded import LoadedModel
 
@@ -87,3 +89,10 @@ def lmhub_validate(model: LoadedModel, request: Request) -> None:
             )
         if any(isinstance(part, ToolCall | ToolResult) for part in message.parts):
             raise RequestError("nanochat has no tool messages; send the conversation without them", param="messages")
+
+
+@hookimpl
+def lmhub_commands(cli: typer.Typer) -> None:
+    from lmhub_nanochat.command import group
+
+    cli.add_typer(group(), name="nanochat")

@@ -84,6 +84,10 @@ def from_meta(name: str, meta: Mapping[str, Any]) -> Config:
         n_embd=n_embd,
         head_dim=max(n_embd // n_head, 1),
         window_pattern=checked_pattern(name, read.get("window_pattern")),
+        # Nothing but our own exports says these, and only where they are unusual.
+        rms_eps=read.real(0.0, 1.0, EPSILON, "rms_norm_eps"),
+        softcap=read.real(1e-3, 1e6, SOFTCAP, "final_logit_softcapping"),
+        rope_base=read.real(1.001, 1e12, 1e4, "rope_theta") if read.get("rope_theta") is not None else None,
     )
 
 

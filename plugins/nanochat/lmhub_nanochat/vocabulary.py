@@ -201,6 +201,46 @@ def _pair(merge: Any, latin: Mapping[str, int], ids: Mapping[bytes, int]) -> Pai
     return left, right
 
 
+# --- the way back ---------------------------------------------------------------------------------------------------
+
+
+def as_bin(metadata: Mapping[str, Any]) -> bytes:
+    """The tokenizer.bin of a vocabulary that this file has read."""
+    words, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    ids = {word: i for i, word in enumerate(words)}
+    specials = [i for i, kind in enumerate(kinds) if kind == TokenType.CONTROL]
+    pairs = [merge.split(" ") for merge in metadata["tokenizer.ggml.merges"]]
+    out = [MAGIC, struct.pack("<4I", 1, len(words), len(pairs), len(specials))]
+    out += [struct.pack("<II", ids[left], ids[right]) for left, right in pairs]
+    out += [struct.pack("<IH", i, len(words[i].encode())) + words[i].encode() for i in specials]
+    return b"".join(out)
+
+
+def as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokenizer.json of a vocabulary that this file has read, for the `tokenizers` package."""
+    words, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [
+        {"id": i, "content": words[i], **flags, "special": True}
+        for i, kind in enumerate(kinds)
+        if kind == TokenType.CONTROL
+    ]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+    return {
+        "version": "1.0",
+        "added_tokens": added,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "vocab": {word: i for i, word in enumerate(words)},
+            "merges": metadata["tokenizer.ggml.merges"],
+            "ignore_merges": True,
+        },
+    }
+
+
 # --- what lmhub reads ------------------------------------------------------------------------------------------------
 
 
