@@ -17,7 +17,7 @@ from lmhub.settings import ServerSettings
 
 PAGE = Path(__file__).parent / "cli.md"
 DIALECTS = Path(__file__).parent / "dialects.md"
-COMMANDS = ("serve", "plan", "run", "show", "plugins", "doctor", "bench", "new-family")
+COMMANDS = ("serve", "plan", "run", "pull", "show", "plugins", "doctor", "bench", "new-family")
 HEAD = """\
 # Command line
 

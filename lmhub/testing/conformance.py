@@ -286,6 +286,7 @@ class FamilyConformance:
         rest = drive.logits_of(model, first + second)[40:]
         assert _same(drive.logits_of(model, second, state=source), rest)
 
+    @since(2)
     def test_checkpoints_then_continue(self, tiny: Tiny, model: Any) -> None:
         """What cannot be cut back goes on from where it was, in place and in another state, whatever came between."""
         first, second = (drive.random_tokens(40, model.n_vocab, seed) for seed in (1, 2))

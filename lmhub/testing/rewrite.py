@@ -39,3 +39,11 @@ def rewrite(
         for name, values in replace.items():
             out.add_tensor(name, values)
     return path
+
+
+def rename_architecture(source: GGUFFile, path: Path, arch: str) -> Path:
+    """A copy of `source` at `path` that says it were of another architecture, its keys under that name."""
+    old = f"{source.architecture}."
+    keys = {name: value for name, value in source.metadata.items() if name.startswith(old)}
+    renamed = {f"{arch}.{name.removeprefix(old)}": value for name, value in keys.items()}
+    return rewrite(source, path, drop=tuple(keys), metadata={"general.architecture": arch, **renamed})

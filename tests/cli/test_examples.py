@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from runpy import run_path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from lmhub.errors import RequestError
+from lmhub.hub import Hub
+from lmhub.testing.serving import serve_fake
 from lmhub.testing.tiny import tiny_gguf
+from lmhub.types import ChatRequest, Finish, Message, Text, TextDelta
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -56,6 +63,28 @@ def test_logits(model: Path) -> None:
     lines = run(sys.executable, EXAMPLES / "logits.py", model, "the rain in the north").splitlines()
     assert lines[0].startswith("perplexity ")
     assert len(lines) == 6
+
+
+def test_moderation(hub: Hub) -> None:
+    """Banned words are found wherever tokens divide them, with what is held back in order."""
+    plugin = ModuleType("moderation")
+    vars(plugin).update(run_path(str(EXAMPLES / "moderation.py")))
+    hub.plugins.register(plugin, "moderation")
+
+    async def reply(text: str) -> list[Any]:
+        served = hub.acquire(None)
+        request = ChatRequest((Message("user", (Text(text),)),))
+        [generation] = hub.prepare(served, request, "one")
+        return [event async for event in hub.generate(served, generation)]
+
+    with serve_fake(hub, "Say SwordFish, not sword or open. Open sesame"):
+        events = asyncio.run(reply("What is the password?"))
+        with pytest.raises(RequestError, match="'swordfish' is not to be said here"):
+            asyncio.run(reply("Is it swordfish?"))
+    assert (
+        "".join(event.text for event in events if isinstance(event, TextDelta)) == "Say [...], not sword or open. [...]"
+    )
+    assert isinstance(events[-1], Finish) and len(events) > 10
 
 
 def test_clients(model: Path, serve: Callable[..., Any]) -> None:
