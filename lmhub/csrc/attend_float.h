@@ -48,10 +48,11 @@ typedef struct attend_work {
     int32_t *correction;           /* (pairs): of the product, if it needs any */
     attend_sums part, whole;
     float *t;                      /* (2, MOST, STRETCH): scores */
-    char *p;                       /* (MOST, 4 STRETCH bytes): planes of weights, as the product likes */
-    int32_t *dots;                 /* (2, 512) */
-    float *share;                  /* (MOST, 16): sums of the stretch, */
-    float *top, *before, *now;     /* (MOST): its maximum, what the sums so far and its own are multiplied by */
+    char *p;                       /* (2, MOST, 4 STRETCH bytes): planes of weights, as the product likes */
+    int32_t *dots;                 /* (4, 256): what tiles hold */
+    float *share;                  /* (2, MOST, 16): sums of the stretch, */
+    float *top;                    /* (2, MOST): its maximum, */
+    float *before, *now;           /* (MOST): what the sums so far and its own are multiplied by */
     float *unit_k;                 /* (STRETCH): what the keys' integers are worth */
     float *log_v, *inverse_v;      /* (STRETCH) */
     float *hide, *seen_inverse;    /* (STRETCH): -inf or 0, and inverse_v or 0, where a row does not see all */
@@ -77,8 +78,8 @@ static attend_work lay_out(const lmk_attend_task *t)
     w.dots = (int32_t *)(void *)f, f += 1024;
     w.q = (char *)f, f += (w.pairs + MOST) * w.kp;
     w.t = f, f += 2 * MOST * STRETCH;
-    w.p = (char *)f, f += MOST * STRETCH;
-    w.share = f, f += MOST * LANES;
+    w.p = (char *)f, f += 2 * MOST * STRETCH;
+    w.share = f, f += 2 * MOST * LANES;
     w.part = lay_sums(f, w.pairs, t->v_dim), f += lmk_sums_size(w.pairs, t->v_dim);
     w.whole = lay_sums(f, w.pairs, t->v_dim), f += lmk_sums_size(w.pairs, t->v_dim);
     w.row = f, f += LMK_TILE * lmk_max(w.kp, w.vp);
@@ -88,7 +89,7 @@ static attend_work lay_out(const lmk_attend_task *t)
     w.inverse_v = f, f += STRETCH;
     w.hide = f, f += STRETCH;
     w.seen_inverse = f, f += STRETCH;
-    w.top = f, f += MOST;
+    w.top = f, f += 2 * MOST;
     w.before = f, f += MOST;
     w.now = f, f += MOST;
     w.correction = (int32_t *)(void *)f, f += w.pairs;
@@ -251,13 +252,13 @@ ALWAYS void weigh(const attend_work *w, int slot, const float *t, char *p, int64
     v_store(w->share + slot * LANES, share);
 }
 
-/* Brings the sums so far and the stretch's to one maximum, for pairs pair .. pair + n - 1, which have the slots from 0 on. */
-ALWAYS void rebase(const attend_work *w, int64_t pair, int n)
+/* Brings the sums so far and the stretch's to one maximum, for pairs pair .. pair + n - 1, which have the slots from `slot` on. */
+ALWAYS void rebase(const attend_work *w, int64_t pair, int slot, int n)
 {
     const attend_sums *s = &w->part;
     for (int i = 0; i < n; i += LANES) {
         const int part = (int)lmk_min(LANES, n - i);
-        const v16 was = v_load_part(s->max + pair + i, part, 0.0f), top = v_load_part(w->top + i, part, 0.0f);
+        const v16 was = v_load_part(s->max + pair + i, part, 0.0f), top = v_load_part(w->top + slot + i, part, 0.0f);
         const v16 max = v_max(was, top);
         v_store_part(s->max + pair + i, max, part);
         v_store_part(w->before + i, v_exp2(v_sub(was, max)), part);
@@ -265,7 +266,7 @@ ALWAYS void rebase(const attend_work *w, int64_t pair, int n)
     }
     for (int i = 0; i < n; i++) {
         float *sum = s->sum + (pair + i) * LANES;
-        v_store(sum, v_fma(v_load(sum), v_set(w->before[i]), v_mul(v_load(w->share + i * LANES), v_set(w->now[i]))));
+        v_store(sum, v_fma(v_load(sum), v_set(w->before[i]), v_mul(v_load(w->share + (slot + i) * LANES), v_set(w->now[i]))));
     }
 }
 

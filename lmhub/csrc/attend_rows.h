@@ -182,7 +182,7 @@ ALWAYS void LAYOUT(pairs)(const lmk_attend_task *t, const attend_work *w, const 
         if (sight.lo == 0 && sight.hi == STRETCH) weigh(w, i, row, p, WEIGHTS_BYTES, 0, VECTORS, 1, LAYOUT(lay_weights));
         else weigh(w, i, row, p, WEIGHTS_BYTES, first, end, 0, LAYOUT(lay_weights));
     }
-    rebase(w, pair, n);
+    rebase(w, pair, 0, n);
     for (int64_t d = 0; d < w->vp; d += LANES) {
         const char *ahead = d + LANES < w->vp ? s->v[0] + LMK_LINE + (d + LANES) * 2 * LMK_LINE : s->next_k;
         LAYOUT(mix)(w, s, pair, d, ahead, n);

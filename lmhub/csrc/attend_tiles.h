@@ -1,9 +1,12 @@
 /* attend_tiles.h: the products of attention on AMX-INT8 tiles: 32 pairs times 16 keys or columns, three products each.
  *
  * The pairs are two halves of 16. Tile registers: 0 and 1 sums of the first half (high times high, and the sum of the other
- * two products), 2 and 3 of the second, 4 and 5 keys or values (high, low), 6 and 7 pairs; all are 16 rows of 64 bytes. One
- * half's sums are stored while the other half is multiplied, and the vector units work on what was stored before and on the
- * weights of the 32 pairs before: the tiles never wait for either.
+ * two products), 2 and 3 of the second, 4 and 5 keys or values (high, low), 6 and 7 pairs; all are 16 rows of 64 bytes.
+ *
+ * Three blocks of 32 pairs are in work at once: while the tiles multiply one with keys and another with values, the vector
+ * units make weights of the scores of the one between, and work on what was stored before. A tile product takes 18 cycles,
+ * and so does storing one, never both at once; so that this is what limits the speed, products, stores and vector work
+ * alternate in pieces that the processor can look ahead over.
  *
  * Pairs behind the last one are multiplied as well, whatever they are, and nobody looks at them. Where dimensions end within
  * a tile, what lies behind them in memory meets zeros of the queries. Wants attend_rows.h before it; LAYOUT(name) names
@@ -36,30 +39,42 @@ ALWAYS void LAYOUT(lay_planes)(const attend_work *w, int64_t pair)
     (void)w, (void)pair;
 }
 
-/* 16 pairs, high plane at `x`, rows `step` bytes apart, low plane `plane` bytes behind, times a tile of lines */
-#define MULTIPLY(DOT, high, cross, x, step, plane, lines)   \
-    do {                                                    \
-        TILE_LOAD(4, lines, 2 * LMK_LINE);                  \
-        TILE_LOAD(6, x, step);                              \
-        DOT(high, 6, 4);                                    \
-        TILE_LOAD(5, (lines) + LMK_LINE, 2 * LMK_LINE);     \
-        DOT(cross, 6, 5);                                   \
-        TILE_LOAD(7, (x) + (plane), step);                  \
-        DOT(cross, 7, 4);                                   \
+/* 32 pairs, high plane at `x`, rows `step` bytes apart, low plane `plane` bytes behind, times a tile of lines. A sum is added
+ * to by every third product: they take as long as three until the next one can. */
+#define MULTIPLY(DOT, x, step, plane, lines)                     \
+    do {                                                         \
+        const char *const one = (x), *const two = one + 16 * (step); \
+        TILE_LOAD(5, (lines) + LMK_LINE, 2 * LMK_LINE);          \
+        TILE_LOAD(6, one, step);                                 \
+        DOT(1, 6, 5);                                            \
+        TILE_LOAD(7, two, step);                                 \
+        DOT(3, 7, 5);                                            \
+        TILE_LOAD(4, lines, 2 * LMK_LINE);                       \
+        DOT(0, 6, 4);                                            \
+        TILE_LOAD(6, one + (plane), step);                       \
+        DOT(1, 6, 4);                                            \
+        TILE_LOAD(5, two + (plane), step);                       \
+        DOT(3, 5, 4);                                            \
+        DOT(2, 7, 4);                                            \
     } while (0)
 
-ALWAYS void store_half(int32_t *dots, const int half)
+ALWAYS void zero_sums(void)
 {
-    if (half) {
-        TILE_STORE(2, dots);
-        TILE_STORE(3, dots + TILE_INTS);
-    } else {
-        TILE_STORE(0, dots);
-        TILE_STORE(1, dots + TILE_INTS);
-    }
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
 }
 
-/* Row i of what store_half stored, with the base 2^bits */
+ALWAYS void store_sums(int32_t *dots)
+{
+    TILE_STORE(0, dots);
+    TILE_STORE(1, dots + TILE_INTS);
+    TILE_STORE(2, dots + 2 * TILE_INTS);
+    TILE_STORE(3, dots + 3 * TILE_INTS);
+}
+
+/* Row i of a half of what store_sums stored, with the base 2^bits */
 ALWAYS i16x dot_at(const int32_t *dots, int i, const int bits)
 {
     return i_add(i_shl(i_load(dots + i * LANES), bits), i_load(dots + i * LANES + TILE_INTS));
@@ -68,129 +83,112 @@ ALWAYS i16x dot_at(const int32_t *dots, int i, const int bits)
 typedef struct attend_block {      /* up to 32 pairs, all of whose rows see something of the stretch */
     int64_t pair;
     int n, first, end;             /* vectors of keys [first, end) */
-    float *t;                      /* (32, STRETCH) */
+    int slot;                      /* of its first pair's weights */
 } attend_block;
 
-ALWAYS void dot_keys(const attend_work *w, const attend_stretch *s, const attend_block *b, int c, const int half)
+typedef struct attend_weighing {   /* of a block's pairs, a few at a time */
+    const lmk_attend_task *t;
+    const attend_stretch *s;
+    const attend_block *b;
+    attend_sight *sight;
+    int done, turn, turns;
+} attend_weighing;
+
+ALWAYS char *weights_at(const attend_work *w, int slot)
 {
-    const char *q = w->q + (b->pair + 16 * half) * 4 * w->kp, *k = s->k[c / 4] + LMK_LINE + c % 4 * w->key_pairs * 2 * LMK_LINE;
-    if (half) {
-        TILE_ZERO(2);
-        TILE_ZERO(3);
-        for (int64_t i = 0; i < w->kp; i += 64) MULTIPLY(TILE_DOT_SS, 2, 3, q + i, 4 * w->kp, w->kp, k + i / 4 * 2 * LMK_LINE);
-    } else {
-        TILE_ZERO(0);
-        TILE_ZERO(1);
-        for (int64_t i = 0; i < w->kp; i += 64) MULTIPLY(TILE_DOT_SS, 0, 1, q + i, 4 * w->kp, w->kp, k + i / 4 * 2 * LMK_LINE);
+    return w->p + slot * BLOCKS * WEIGHTS_BYTES;
+}
+
+/* The pairs that are due at this turn */
+static __attribute__((noinline)) void weigh_some(const attend_work *w, attend_weighing *x)
+{
+    const int due = x->b->n * ++x->turn / x->turns;
+    for (; x->done < due; x->done++) {
+        const int slot = x->b->slot + x->done;
+        const int64_t pair = x->b->pair + x->done;
+        float *scores = w->t + slot * STRETCH;
+        lean(x->t, x->s, pair, scores);
+        look(x->t, w, x->s, pair / x->t->heads, x->sight);
+        if (x->sight->lo == 0 && x->sight->hi == STRETCH)
+            weigh(w, slot, scores, weights_at(w, slot), WEIGHTS_BYTES, 0, VECTORS, 1, lay_weights_rows);
+        else
+            weigh(w, slot, scores, weights_at(w, slot), WEIGHTS_BYTES, x->b->first, x->b->end, 0, lay_weights_rows);
     }
 }
 
-ALWAYS void score_half(const attend_work *w, const attend_block *b, int c, const int32_t *dots, const int half)
+ALWAYS void score_half(const attend_work *w, const attend_block *b, int c, const int half)
 {
+    const int32_t *dots = w->dots + half * 2 * TILE_INTS;
     const v16 unit_k = v_load(w->unit_k + c * LANES), log_v = v_load(w->log_v + c * LANES);
     const float *unit_q = w->unit_q + b->pair + 16 * half;
-    float *t = b->t + half * 16 * STRETCH + c * LANES;
+    float *t = w->t + (b->slot + half * 16) * STRETCH + c * LANES;
     for (int i = 0; i < lmk_min(16, b->n - 16 * half); i++)
         v_store(t + i * STRETCH, scored(dot_at(dots, i, 7), unit_k, v_set(unit_q[i]), log_v));
 }
 
-ALWAYS void dot_values(const attend_work *w, const attend_stretch *s, const attend_block *b, int64_t d, const int half)
+/* Scores of block b, and meanwhile weights of another */
+static void score_block(const attend_work *w, const attend_stretch *s, const attend_block *b, attend_weighing *x)
 {
-    const char *p = w->p + half * 16 * BLOCKS * WEIGHTS_BYTES;
-    if (half) {
-        TILE_ZERO(2);
-        TILE_ZERO(3);
-    } else {
-        TILE_ZERO(0);
-        TILE_ZERO(1);
+    const char *q = w->q + b->pair * 4 * w->kp;
+    for (int c = b->first; c < b->end; c++) {
+        const char *k = s->k[c / 4] + LMK_LINE + c % 4 * w->key_pairs * 2 * LMK_LINE;
+        zero_sums();
+        MULTIPLY(TILE_DOT_SS, q, 4 * w->kp, w->kp, k);
+        if (c > b->first) score_half(w, b, c - 1, 0);
+        weigh_some(w, x);
+        for (int64_t i = 64; i < w->kp; i += 64) MULTIPLY(TILE_DOT_SS, q + i, 4 * w->kp, w->kp, k + i / 4 * 2 * LMK_LINE);
+        if (c > b->first) score_half(w, b, c - 1, 1);
+        weigh_some(w, x);
+        store_sums(w->dots);
     }
-    for (int i = b->first / 4; i < (b->end + 3) / 4; i++) {
-        const char *x = p + i * WEIGHTS_BYTES, *v = s->v[i] + LMK_LINE + d * 2 * LMK_LINE;
-        if (half) MULTIPLY(TILE_DOT_US, 2, 3, x, BLOCKS * WEIGHTS_BYTES, LMK_LINE, v);
-        else MULTIPLY(TILE_DOT_US, 0, 1, x, BLOCKS * WEIGHTS_BYTES, LMK_LINE, v);
-    }
+    score_half(w, b, b->end - 1, 0);
+    score_half(w, b, b->end - 1, 1);
 }
 
-ALWAYS void mix_half(const attend_work *w, const attend_block *b, int64_t d, const int32_t *dots, const int half)
+ALWAYS void mix_half(const attend_work *w, const attend_block *b, int64_t d, const int half)
 {
+    const int32_t *dots = w->dots + half * 2 * TILE_INTS;
     float *acc = w->part.acc + (b->pair + 16 * half) * w->vp + d;
     const float *before = w->before + 16 * half, *now = w->now + 16 * half;
     for (int i = 0; i < lmk_min(16, b->n - 16 * half); i++, acc += w->vp)
         v_store(acc, mixed(v_load(acc), dot_at(dots, i, 8), before[i], now[i]));
 }
 
-/* Weights of the block's pairs [i, end) */
-ALWAYS void weigh_pairs(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, const attend_block *b, int i,
-                        int end, attend_sight *sight)
+/* Sums of block b, and meanwhile weights of another */
+static void mix_values(const attend_work *w, const attend_stretch *s, const attend_block *b, attend_weighing *x)
 {
-    for (; i < end; i++) {
-        char *p = w->p + i * BLOCKS * WEIGHTS_BYTES;
-        lean(t, s, b->pair + i, b->t + i * STRETCH);
-        look(t, w, s, (b->pair + i) / t->heads, sight);
-        if (sight->lo == 0 && sight->hi == STRETCH)
-            weigh(w, i, b->t + i * STRETCH, p, WEIGHTS_BYTES, 0, VECTORS, 1, lay_weights_rows);
-        else
-            weigh(w, i, b->t + i * STRETCH, p, WEIGHTS_BYTES, b->first, b->end, 0, lay_weights_rows);
-    }
-}
-
-/* Scores of block b, and meanwhile the weights of the one before; n = 0 where there is none. */
-static void score_block(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, const attend_block *b,
-                        const attend_block *before)
-{
-    int32_t *const dots[2] = { w->dots, w->dots + 2 * TILE_INTS };
-    attend_sight sight = { .row = -1, .lo = -1, .hi = -1 };
-    const int steps = lmk_max(1, b->end - b->first) * 2;
-    int i = 0;
-    for (int c = b->first, step = 1; c < b->end; c++) {
-        dot_keys(w, s, b, c, 0);
-        if (c > b->first) {
-            store_half(dots[1], 1);
-            score_half(w, b, c - 1, dots[0], 0);
-        }
-        weigh_pairs(t, w, s, before, i, before->n * step / steps, &sight), i = before->n * step++ / steps;
-        dot_keys(w, s, b, c, 1);
-        store_half(dots[0], 0);
-        if (c > b->first) score_half(w, b, c - 1, dots[1], 1);
-        weigh_pairs(t, w, s, before, i, before->n * step / steps, &sight), i = before->n * step++ / steps;
-    }
-    if (b->end > b->first) {
-        store_half(dots[1], 1);
-        score_half(w, b, b->end - 1, dots[0], 0);
-        score_half(w, b, b->end - 1, dots[1], 1);
-    }
-    weigh_pairs(t, w, s, before, i, before->n, &sight);
-}
-
-static void mix_block_values(const attend_work *w, const attend_stretch *s, const attend_block *b)
-{
-    int32_t *const dots[2] = { w->dots, w->dots + 2 * TILE_INTS };
+    const char *p = weights_at(w, b->slot);
+    const int first = b->first / 4, end = (b->end + 3) / 4;
+    rebase(w, b->pair, b->slot, b->n);
     for (int64_t d = 0; d < w->vp; d += LANES) {
-        dot_values(w, s, b, d, 0);
-        if (d > 0) {
-            store_half(dots[1], 1);
-            mix_half(w, b, d - LANES, dots[0], 0);
-        }
-        dot_values(w, s, b, d, 1);
-        store_half(dots[0], 0);
-        if (d > 0) mix_half(w, b, d - LANES, dots[1], 1);
+        zero_sums();
+        MULTIPLY(TILE_DOT_US, p + first * WEIGHTS_BYTES, BLOCKS * WEIGHTS_BYTES, LMK_LINE, s->v[first] + LMK_LINE + d * 2 * LMK_LINE);
+        if (d > 0) mix_half(w, b, d - LANES, 0);
+        weigh_some(w, x);
+        for (int i = first + 1; i < end; i++)
+            MULTIPLY(TILE_DOT_US, p + i * WEIGHTS_BYTES, BLOCKS * WEIGHTS_BYTES, LMK_LINE, s->v[i] + LMK_LINE + d * 2 * LMK_LINE);
+        if (d > 0) mix_half(w, b, d - LANES, 1);
+        weigh_some(w, x);
+        store_sums(w->dots);
     }
-    store_half(dots[1], 1);
-    mix_half(w, b, w->vp - LANES, dots[0], 0);
-    mix_half(w, b, w->vp - LANES, dots[1], 1);
+    mix_half(w, b, w->vp - LANES, 0);
+    mix_half(w, b, w->vp - LANES, 1);
 }
 
 static void LAYOUT(all_pairs)(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, int64_t pair, int64_t end)
 {
-    attend_block before = { .n = 0 };
-    for (int side = 0; before.n || pair < end; pair += MOST, side ^= 1) {
-        attend_block b = { .pair = pair, .n = (int)lmk_max(0, lmk_min(MOST, end - pair)), .t = w->t + side * MOST * STRETCH };
-        if (b.n) sight_of(t, s, pair / t->heads, (pair + b.n - 1) / t->heads, &b.first, &b.end);
-        score_block(t, w, s, &b, &before);
-        if (before.n) {
-            rebase(w, before.pair, before.n);
-            mix_block_values(w, s, &before);
-        }
-        before = b;
+    attend_block next, between = { .n = 0 }, last = { .n = 0 };
+    attend_sight sight = { .row = -1, .lo = -1, .hi = -1 };
+    for (int slot = 0; pair < end || between.n || last.n; pair += MOST, slot ^= MOST) {
+        next = (attend_block){ .pair = pair, .n = (int)lmk_max(0, lmk_min(MOST, end - pair)), .slot = slot };
+        if (next.n) sight_of(t, s, pair / t->heads, (pair + next.n - 1) / t->heads, &next.first, &next.end);
+        attend_weighing x = { .t = t, .s = s, .b = &between, .sight = &sight };
+        x.turns = 2 * (next.end - next.first) + (last.n ? 2 * (int)(w->vp / LANES) : 0) + 1;
+        if (next.n) score_block(w, s, &next, &x);
+        if (last.n) mix_values(w, s, &last, &x);
+        x.turn = x.turns - 1;
+        weigh_some(w, &x);
+        last = between;
+        between = next;
     }
 }
