@@ -109,10 +109,10 @@ typedef struct lmk_kernels {
     /* Both for many rows and two groups at once, w and w + group_bytes (n_out <= 32); NULL where nothing is faster.
      * x comes in strips of LMK_STRIP_ROWS rows, k / 32 * (LMK_STRIP_BLOCK + LMK_STRIP_EXTRA) bytes each and 64-byte aligned,
      * which `strip` makes of up to so many rows of floats. Meanwhile the two groups at `next` are fetched, unless it is NULL.
-     * `panels`: scratch for two of dot_packed's. */
+     * `scratch`: lmk_strips_scratch() bytes, 64-byte aligned. */
     void (*strip)(void *strip, const float *const *x, int64_t n_x, int64_t k);
     void (*dot_strips)(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
-                       const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
+                       const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch);
 
     /* F16 and BF16 weights, packed; halves.h has the definition. `split` makes a row of x the (k / 32, 2, 32) parts that BF16
      * weights meet, and returns their unit. x[j]: such parts, or floats for F16, padded to whole blocks; units (n_x) for
@@ -170,7 +170,7 @@ extern const lmk_kernels lmk_kernels_avx512;
 extern const lmk_kernels lmk_kernels_amx;
 void lmk_strip_amx(void *strip, const float *const *x, int64_t n_x, int64_t k);
 void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
-                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels);
+                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch);
 void lmk_dot_tiles_amx(float *const *y, int64_t i0, int n_out, const uint16_t *w, int64_t group_halves, const uint16_t *strips,
                        const float *units, int64_t n_x, int64_t k, const uint16_t *next, float *scratch);
 #elif defined(__aarch64__)

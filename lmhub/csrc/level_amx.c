@@ -132,10 +132,11 @@ typedef struct run {               /* a group's panel over a run of blocks */
     const uint8_t *w;
     const float *scales;           /* LMK_GROUP per step */
     int64_t n_steps;
-    float *const *y;               /* (n) */
+    float *const *y;               /* (n): the outputs, if this is the last run */
     int64_t i0, n;
     __mmask16 mask;                /* of the outputs that exist */
-    int again;                     /* earlier runs' sums are in y */
+    float *sums;                   /* (ROWS, LMK_GROUP): of the runs before, and of all runs but the last */
+    int first, last;
 } run;
 
 /* Step b is a block, or half a one, the second if odd. */
@@ -155,17 +156,18 @@ ALWAYS __m512 number(const int32_t *dot)
 #define EACH_ROW(M) M(0) M(1) M(2) M(3) M(4) M(5) M(6) M(7) M(8) M(9) M(10) M(11) M(12) M(13) M(14) M(15)
 
 #define START(j) \
-    __m512 acc##j = r->again && j < n && j < r->n ? _mm512_maskz_loadu_ps(r->mask, r->y[j] + r->i0) : _mm512_setzero_ps();
+    __m512 acc##j = !r->first && j < n ? _mm512_load_ps(r->sums + j * LMK_GROUP) : _mm512_setzero_ps();
 #define RESCALE(j) \
     if (j < n) acc##j = _mm512_fmadd_ps(number(done[j]), _mm512_mul_ps(w, _mm512_set1_ps(x_scale[j])), acc##j);
-#define FINISH(j) \
-    if (j < n && j < r->n) _mm512_mask_storeu_ps(r->y[j] + r->i0, r->mask, acc##j);
+#define FINISH(j)                                                                               \
+    if (j < n && !r->last) _mm512_store_ps(r->sums + j * LMK_GROUP, acc##j);                    \
+    if (j < n && r->last && j < r->n) _mm512_mask_storeu_ps(r->y[j] + r->i0, r->mask, acc##j);
 
 /* While the tiles multiply step b, the products of b - 2 are on their way to memory and those of b - 3 are scaled. A store
  * of y that misses the cache would hold up those of the tiles behind it, so its line is fetched; one for each step, because
  * all at once would leave the tiles' loads no way to the second-level cache. */
 #define STEP(b, now, before, last)                                                      \
-    if ((b) < r->n) __asm__ volatile("prefetchw (%0)" ::"r"(r->y[b] + r->i0));          \
+    if ((b) < ahead) __asm__ volatile("prefetchw (%0)" ::"r"(r->y[b] + r->i0));         \
     if ((b) < r->n_steps) {                                                             \
         load(r, x, b, halves);                                                          \
         TILE_DOT(now);                                                                  \
@@ -182,6 +184,7 @@ ALWAYS __m512 number(const int32_t *dot)
 ALWAYS void run_rows(const run *r, const strip_block *x, const int n, const int halves)
 {
     product p[4] __attribute__((aligned(64)));
+    const int64_t ahead = r->last ? r->n : 0;
     EACH_ROW(START)
     for (int64_t b = 0; b < r->n_steps + 3; b += 4) {
         STEP(b, 0, 2, 1)
@@ -197,9 +200,11 @@ static const strip_extra *extras(const uint8_t *strip, int64_t n_blocks)
     return (const strip_extra *)(const void *)(strip + n_blocks * (int64_t)sizeof(strip_block));
 }
 
-/* All runs of two groups' panels with all rows */
+/* All runs of two groups' panels with all rows. Between runs their sums are in `sums` (strips, 2, ROWS, LMK_GROUP), one
+ * behind the other: rows of y lie as far apart as the caches like least. There they stay if `last` is 0. */
 ALWAYS void run_groups(float *const *y, int64_t i0, int n_out, const uint8_t *panels, const uint8_t *strips,
-                       int64_t strip_bytes, int64_t n_x, int64_t k, const uint8_t *next, int64_t group_bytes, const int halves)
+                       int64_t strip_bytes, int64_t n_x, int64_t k, const uint8_t *next, int64_t group_bytes, float *sums,
+                       int last, const int halves)
 {
     const int64_t n_blocks = k / LMK_BLOCK, panel_bytes = n_blocks * LMK_PANEL_BLOCK;
     /* What the next call reads comes in evenly while this one computes. */
@@ -220,7 +225,8 @@ ALWAYS void run_groups(float *const *y, int64_t i0, int n_out, const uint8_t *pa
                     .scales = lmk_panel_scales(panel, k) + first * (1 + halves) * LMK_GROUP,
                     .n_steps = lmk_min(RUN, n_blocks - first) * (1 + halves),
                     .y = y + j, .i0 = i0 + s * LMK_GROUP, .n = lmk_min(ROWS, n_x - j),
-                    .mask = (__mmask16)((1u << outs) - 1), .again = first > 0,
+                    .mask = (__mmask16)((1u << outs) - 1), .sums = sums + (j / ROWS * 2 + s) * (ROWS * LMK_GROUP),
+                    .first = first == 0, .last = last && first + RUN >= n_blocks,
                 };
                 if (r.n > 12) run_rows(&r, x, ROWS, halves);
                 else if (r.n > 8) run_rows(&r, x, 12, halves);
@@ -234,11 +240,11 @@ ALWAYS void run_groups(float *const *y, int64_t i0, int n_out, const uint8_t *pa
 #define MIN_START(j) __m512 low##j = _mm512_setzero_ps();
 #define MIN_ADD(j) low##j = _mm512_fmadd_ps(min, _mm512_set1_ps(extra[b].sum[j]), low##j);
 #define MIN_FINISH(j) \
-    if (j < n) _mm512_mask_storeu_ps(y[j] + i0, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y[j] + i0), low##j));
+    if (j < n) _mm512_mask_storeu_ps(y[j] + i0, mask, _mm512_add_ps(_mm512_load_ps(sums + j * LMK_GROUP), low##j));
 
-/* y += minimums times sums of x, for ROWS rows or fewer and one group */
-static void add_mins(float *const *y, int64_t i0, int n_out, const float *mins, const strip_extra *extra, int64_t n,
-                     int64_t n_blocks)
+/* y = the runs' sums plus minimums times sums of x, for ROWS rows or fewer and one group */
+static void add_mins(float *const *y, int64_t i0, int n_out, const float *sums, const float *mins, const strip_extra *extra,
+                     int64_t n, int64_t n_blocks)
 {
     const __mmask16 mask = (__mmask16)((1u << n_out) - 1);
     EACH_ROW(MIN_START)
@@ -257,13 +263,14 @@ void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, co
     const int n_groups = n_out > LMK_GROUP ? 2 : 1;
     const lmk_form f = lmk_form_of(type);
     for (int s = 0; s < n_groups; s++) lmk_expand_signed_avx512(type, panels + s * panel_bytes, w + s * group_bytes, k);
-    if (f.steps == 2) run_groups(y, i0, n_out, panels, strips, strip_bytes, n_x, k, next, group_bytes, 1);
-    else run_groups(y, i0, n_out, panels, strips, strip_bytes, n_x, k, next, group_bytes, 0);
+    float *sums = (float *)(void *)(panels + 2 * panel_bytes);
+    if (f.steps == 2) run_groups(y, i0, n_out, panels, strips, strip_bytes, n_x, k, next, group_bytes, sums, !f.mins, 1);
+    else run_groups(y, i0, n_out, panels, strips, strip_bytes, n_x, k, next, group_bytes, sums, !f.mins, 0);
     if (!f.mins) return;
     for (int64_t j = 0; j < n_x; j += ROWS)
         for (int s = 0; s < n_groups; s++)
             add_mins(y + j, i0 + s * LMK_GROUP, (int)lmk_min(LMK_GROUP, n_out - s * LMK_GROUP),
-                     lmk_panel_mins(f, panels + s * panel_bytes, k),
+                     sums + (j / ROWS * 2 + s) * (ROWS * LMK_GROUP), lmk_panel_mins(f, panels + s * panel_bytes, k),
                      extras((const uint8_t *)strips + j / ROWS * strip_bytes, n_blocks), lmk_min(ROWS, n_x - j), n_blocks);
 }
 #endif

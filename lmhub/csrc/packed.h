@@ -99,6 +99,13 @@ static inline __attribute__((always_inline)) float *lmk_panel_mins(lmk_form f, c
     return lmk_panel_scales(panel, k) + k / LMK_BLOCK * f.steps * LMK_GROUP;
 }
 
+/* Bytes that dot_strips works in for up to n_x rows: two panels, and sums of (strips, 2, 16, 16) */
+static inline int64_t lmk_strips_scratch(int64_t k, int64_t n_x)
+{
+    const int64_t strips = (n_x + LMK_STRIP_ROWS - 1) / LMK_STRIP_ROWS;
+    return 2 * (k / LMK_BLOCK * LMK_PANEL_BLOCK + strips * LMK_STRIP_ROWS * LMK_GROUP * (int64_t)sizeof(float));
+}
+
 /* A group of any packed type by dot_q8 or dot_packed */
 static inline void lmk_dot_group(const lmk_kernels *kernels, int32_t type, float *const *y, int64_t i0, int n_out,
                                  const uint8_t *w, const lmk_q8_block *const *x, int64_t n_x, int64_t k, uint8_t *panel)

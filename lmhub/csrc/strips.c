@@ -20,6 +20,7 @@ struct lmk_strips {
     const lmk_kernels *kernels;
     const float *const *x;         /* (n_slots), each (cols) */
     int64_t cols, n_parts, n_strips, strip_bytes;
+    int64_t most;                  /* rows of a part */
     part *parts;
     strip *strips;
     uint8_t *memory;               /* (n_strips, strip_bytes) */
@@ -29,10 +30,10 @@ typedef struct strips_job {
     const lmk_strips *of;
     const lmk_weight *w;
     float *const *y;
-    uint8_t *panels;               /* (threads, 2, panel_bytes) */
+    uint8_t *scratch;              /* (threads, scratch_bytes) */
     uint8_t *fresh;                /* (threads, 2, group_bytes), for a weight that is not packed */
     int64_t groups, pairs;         /* per matrix */
-    int64_t group_bytes, panel_bytes, n_tasks;
+    int64_t group_bytes, scratch_bytes, n_tasks;
     int width;
 } strips_job;
 
@@ -52,6 +53,7 @@ static void cut(lmk_strips *s, const lmk_segment *segments, int64_t n_segments, 
         const int64_t rows = (even + LMK_STRIP_ROWS - 1) / LMK_STRIP_ROWS * LMK_STRIP_ROWS;
         for (int64_t done = 0, n; done < segments[i].count; done += n) {
             n = lmk_min(rows, segments[i].count - done);
+            s->most = lmk_max(s->most, n);
             part *p = &s->parts[s->n_parts++];
             *p = (part){ .s = { .expert = segments[i].expert, .first = segments[i].first + done, .count = n } };
             p->strips = s->memory + s->n_strips * s->strip_bytes;
@@ -96,7 +98,7 @@ static void multiply(void *arg, int64_t begin, int64_t end, int thread)
 {
     const strips_job *job = arg;
     const lmk_kernels *kernels = job->of->kernels;
-    uint8_t *panels = job->panels + thread * 2 * job->panel_bytes;
+    uint8_t *scratch = job->scratch + thread * job->scratch_bytes;
     uint8_t *fresh = job->fresh ? job->fresh + thread * 2 * job->group_bytes : NULL;
     const int64_t cols = job->w->cols, rows = job->w->rows;
     for (int64_t t = begin; t < end; t++) {
@@ -108,7 +110,7 @@ static void multiply(void *arg, int64_t begin, int64_t end, int thread)
         /* The next task, or the one that this thread will most likely take when its chunk is done. */
         const int64_t ahead = t + 1 < end ? t + 1 : end + (job->width - 1) * (end - begin);
         kernels->dot_strips(job->w->type, y, i0, (int)lmk_min(2 * LMK_GROUP, rows - i0), w, job->group_bytes, p->strips,
-                            p->s.count, cols, ahead_of(job, ahead), panels);
+                            p->s.count, cols, ahead_of(job, ahead), scratch);
     }
 }
 
@@ -118,9 +120,9 @@ int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_w
     if (!job) return -1;
     *job = (strips_job){ .of = s, .w = w, .y = y, .width = lmk_threads() };
     job->group_bytes = lmk_group_bytes(lmk_form_of(w->type), w->cols);
-    job->panel_bytes = w->cols / LMK_BLOCK * LMK_PANEL_BLOCK;
-    job->panels = lmk_alloc(c, (size_t)(job->width * 2 * job->panel_bytes));
-    if (!job->panels) return -1;
+    job->scratch_bytes = lmk_strips_scratch(w->cols, s->most);
+    job->scratch = lmk_alloc(c, (size_t)(job->width * job->scratch_bytes));
+    if (!job->scratch) return -1;
     if (!w->packed) {
         job->fresh = lmk_alloc(c, (size_t)(job->width * 2 * job->group_bytes));
         if (!job->fresh) return -1;
