@@ -27,6 +27,7 @@ class State(ABC):
     n_tokens: int  # committed positions
     capacity: int  # positions that fit
     can_rewind: bool = True  # whether `truncate` works at every position
+    can_step_back: bool = False  # whether `step_back` works, where `truncate` does not
     layout: str = ""  # what the bytes of a row are: geometry and types
     row_nbytes: int = 0  # of one position, over all layers
     fixed_nbytes: int = 0  # beside the rows, however many there are
@@ -47,6 +48,10 @@ class State(ABC):
     def advance(self, n_tokens: int) -> None:
         """A step over `n_tokens` more tokens has succeeded: commit what it has written."""
         self.n_tokens += n_tokens
+
+    def step_back(self) -> bool:
+        """Right behind a step, go back to where it began. False where that is impossible; nothing has changed then."""
+        return False
 
     def trim(self) -> None:  # noqa: B027 - optional
         """Give back the memory behind `n_tokens` that earlier tokens have used."""

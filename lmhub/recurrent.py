@@ -24,6 +24,7 @@ class RecurrentState(State):
     """
 
     can_rewind = False
+    can_step_back = True
 
     def __init__(self, cache: KVState | KVGroups, n_floats: int):
         self.cache, self.n_floats = cache, n_floats
@@ -36,6 +37,7 @@ class RecurrentState(State):
         n_caches, sizes = len(self.layers), (ffi.sizeof("lmk_memory"), ffi.sizeof("lmk_kv"))
         self._c = ffi.new("char[]", sizes[0] + n_caches * sizes[1])
         ffi.memmove(self._c + sizes[0], ffi.cast("lmk_kv *", cache.address), n_caches * sizes[1])
+        self._n_before: int | None = None  # tokens before the last step, if nothing else has happened since
         self._show()
 
     @property
@@ -62,14 +64,27 @@ class RecurrentState(State):
         return np.frombuffer(self._memories[0], np.float32, self.n_floats)
 
     def advance(self, n_tokens: int) -> None:
+        self._n_before = self.n_tokens
         self.cache.n_tokens += n_tokens
         self._memories.reverse()
         self._show()
 
-    def truncate(self, n_tokens: int) -> bool:
-        if 0 < n_tokens < self.n_tokens:
+    def step_back(self) -> bool:
+        if self._n_before is None:
             return False
-        return self.cache.truncate(n_tokens)
+        self.cache.truncate(self._n_before)
+        self._n_before = None
+        self._memories.reverse()
+        self._show()
+        return True
+
+    def truncate(self, n_tokens: int) -> bool:
+        if n_tokens >= self.n_tokens:
+            return True
+        if n_tokens > 0:
+            return False
+        self._n_before = None
+        return self.cache.truncate(0)
 
     def copy_prefix(self, other: State, n_tokens: int) -> bool:
         if other is self and n_tokens == self.n_tokens:
@@ -77,6 +92,7 @@ class RecurrentState(State):
         self.truncate(0)
         if not isinstance(other, RecurrentState) or other.layout != self.layout or n_tokens not in (0, other.n_tokens):
             return False
+        self._n_before = None
         if not self.cache.copy_prefix(other.cache, n_tokens):
             return False
         self.memory[:] = other.memory
@@ -91,6 +107,7 @@ class RecurrentState(State):
 
     def write_rows(self, rows: NDArray[np.uint8]) -> None:
         """`State.write_rows`: into the cache. The memory is wrong until `restore`."""
+        self._n_before = None
         self.cache.write_rows(rows)
 
     def checkpoint(self) -> bytes:
@@ -101,6 +118,7 @@ class RecurrentState(State):
         if len(checkpoint) != 4 * self.n_floats or not 0 < n_tokens <= self.n_tokens:
             self.truncate(0)
             return False
+        self._n_before = None
         self.memory[:] = np.frombuffer(checkpoint, np.float32)
         return self.cache.truncate(n_tokens)
 

@@ -225,7 +225,7 @@ class SlotPool:
             every = range(CHECKPOINT_EVERY, len(slot.prompt), CHECKPOINT_EVERY)
             shared = max((common(one.tokens, wanted) for one in self._parked), default=0)
             slot.cuts = tuple(sorted({slot.n_stable, len(slot.prompt) - 1, shared, *every} - {0}))
-        if self._speculator is not None and slot.state.can_rewind:
+        if self._speculator is not None and (slot.state.can_rewind or slot.state.can_step_back):
             try:
                 self._follow(slot, n, self._speculator)
             except Exception:

@@ -183,7 +183,8 @@ class CausalStepper:
                 yield from self._run(shares[:half])
                 yield from self._run(shares[half:])
             return
-        n_prefill = sum(share.n for share in shares if share.n > 1 or not share.slot.n_completion)
+        # A reply's rows that are read once more cost what guessed ones do.
+        n_prefill = sum(share.n for share in shares if share.n > 1 + DRAFT_ROWS or not share.slot.n_completion)
         n_decode = sum(share.n + len(share.draft) for share in shares) - n_prefill
         self.counts.forward_s += self._clock() - begun
         self.counts.prefill_tokens += n_prefill
@@ -249,8 +250,8 @@ class CausalStepper:
         n_right = 0
         while n_right < min(len(draft), n_new) and draft[n_right] == slot.tokens[start + n_right]:
             n_right += 1
-        if draft:
-            state.truncate(min(start + n_right, len(slot.tokens) - 1))
+        if draft and not state.truncate(min(start + n_right, len(slot.tokens) - 1)):
+            state.step_back()  # and read what was right once more, in the next step
         self.counts.decode_tokens += n_new
         if (drafting := slot.drafting) is not None:
             before = drafting.n_drafted, drafting.n_accepted

@@ -405,6 +405,12 @@ def test_replies_over_states_that_cannot_be_cut_are_those_of_a_run_alone(recurre
     recurrent.check(case)
 
 
+def test_guesses_over_states_that_cannot_be_cut_were_right_and_wrong(recurrent: Bench) -> None:
+    if not recurrent.seen:
+        pytest.skip("the test above was not run")
+    assert recurrent.seen["accepted"] and recurrent.seen["rejected"], recurrent.seen
+
+
 class Swayed(Loops):
     """Not row invariant: its logits are another number's neighbours where it has company."""
 

@@ -180,6 +180,24 @@ def test_a_step_that_fails_leaves_the_memory_as_it_was(kernels: Any) -> None:
     assert one.n_tokens == 8 and one.memory[:16].tolist() == [1.0] * 16
 
 
+def test_it_goes_back_to_where_its_last_step_began(kernels: Any) -> None:
+    one, w = filled(), np.ones((2, 16), np.float32)
+    before = held(one)
+    assert one.can_step_back and not one.step_back()
+    for x in (1, 2):
+        kernels(None).short_conv([one], [3], np.full((3, 16), x, np.float32), w, 0, 0)
+        one.advance(3)
+        assert one.memory[0] == x and one.step_back() and held(one) == before
+        assert not one.step_back()  # once
+    for other in (
+        lambda: one.restore(one.checkpoint(), 5),
+        lambda: one.truncate(0),
+        lambda: one.copy_prefix(filled(), 6),
+    ):
+        one.advance(0)
+        assert other() and not one.step_back()
+
+
 def test_it_goes_back_to_nothing_or_to_a_checkpoint() -> None:
     one, other = filled(), filled(seed=2)
     before, checkpoint = held(one), one.checkpoint()
