@@ -2,7 +2,7 @@
 PY      ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
-PLUGINS := qwen3 llama gemma4 qwen35 nanochat inkling
+PLUGINS := qwen3 llama gemma4 qwen35 nanochat inkling diffusion_gemma
 SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch]) lmhub/build.py lmhub/_native_build.py
 MODEL   ?=
 ARGS    ?=

@@ -7,9 +7,11 @@ One thread, the engine's, touches a model and its states; nothing here locks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+from lmhub.types import Denoising
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,31 +128,52 @@ class CausalLM(ABC):
         """Release weights. States must not be used afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A canvas that has settled: `tokens` are final."""
+class Canvas(ABC):
+    """A block of one sequence while it is being denoised; a family's own class, made by `BlockLM.canvas`."""
 
-    tokens: tuple[int, ...]
+    draft: np.ndarray  # int32 (block_size,): the likeliest tokens after the last pass
+    n_passes: int = 0
+    is_settled: bool = False  # whether `draft` is final
 
 
 class BlockLM(ABC):
-    """A diffusion model: denoises a canvas of `block_size` positions in passes, then commits it as a whole."""
+    """A diffusion model: denoises a canvas of `block_size` positions in passes, then commits it as a whole.
+
+    What is committed is encoded by an ordinary causal pass, so that prefixes can be kept, cut and copied as those of a
+    CausalLM. Row invariance holds here too: a block depends on the tokens before it, on the wishes and on the seed, and
+    on nothing that shares its passes.
+    """
 
     n_vocab: int
     n_ctx_train: int
     block_size: int
+    denoising: Denoising  # what the file recommends
 
     @abstractmethod
     def new_state(self, n_ctx: int) -> State:
         """An empty causal state with room for `n_ctx` positions."""
 
     @abstractmethod
-    def encode(self, state: State, tokens: Sequence[int]) -> None:
-        """Causal pass over prompt tokens or over a committed block."""
+    def encode(self, chunks: Sequence[Chunk]) -> None:
+        """One causal pass over a ragged batch of prompts and committed blocks; `Chunk.want` is of no account.
+
+        Raises as `CausalLM.forward` does, with every state unchanged.
+        """
 
     @abstractmethod
-    def denoise(self, state: State, canvas: Any) -> Block | None:
-        """One pass over the canvas; the block once it has settled."""
+    def canvas(self, wish: Denoising, number: int, bias: Mapping[int, float]) -> Canvas:
+        """A canvas of noise for block `number` of a reply. `bias` is added to logits; -inf forbids a token."""
+
+    @abstractmethod
+    def denoise(self, work: Sequence[tuple[State, Canvas]]) -> None:
+        """One pass over canvases that have not settled, each behind the tokens of its state, which stays as it is.
+
+        The state must have room for a block. Raises KernelError when the pass fails, GenerationError when it was
+        aborted; every canvas is then as it was.
+        """
+
+    def abort(self) -> None:  # noqa: B027 - optional
+        """Make a running pass return early, from any thread (shutdown); the next one runs normally."""
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release weights."""

@@ -124,6 +124,27 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Denoising:
+    """How a diffusion model turns a canvas of noise into a block, everything resolved.
+
+    Temperatures fall from `t_max` at the first of `steps` passes towards `t_min`. A pass keeps the positions it is
+    surest of, as long as their entropies come to no more than `entropy_bound` nats together, and fills the others with
+    noise again. The block has settled after `stability` passes with the same likeliest tokens as the one before and a
+    mean entropy below `confidence` nats, or after the last pass. `greedy`: kept positions get their likeliest token
+    instead of a drawn one.
+    """
+
+    steps: int = 48
+    t_min: float = 0.4
+    t_max: float = 0.8
+    entropy_bound: float = 0.1
+    stability: int = 1
+    confidence: float = 0.005
+    greedy: bool = False
+    seed: int = 0  # 64 bits
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A conversation to be continued, as a dialect understood it. None and empty mean "not given"."""
 

@@ -37,6 +37,7 @@ def loaded_after(statement: str) -> set[str]:
         ("import lmhub_qwen3", set()),
         ("import lmhub_llama", set()),
         ("import lmhub_gemma4", set()),
+        ("import lmhub_diffusion_gemma", set()),
         ("import lmhub_qwen35", set()),
         ("import lmhub_nanochat", set()),
         ("import lmhub_inkling", set()),

@@ -4,6 +4,9 @@
  * full ones; they differ in rotation, and in Gemma 4 in heads and head sizes too. What only some models have is there
  * where its weights are: experts beside the dense feed-forward, an input of each layer's own, layers at the end that
  * read the keys and values of earlier ones. Everything numeric is an op of the core's table; see lmk.h for shapes.
+ *
+ * A diffusion model runs the same layers over canvases: blocks of positions that all see each other, and of what lies
+ * before the block what its first position would see. Nothing of a canvas stays in the caches.
  */
 #include <math.h>
 
@@ -14,6 +17,9 @@ typedef struct step {
     lmk_ctx *c;
     lmk_span *spans;                            /* (n_group, n_spans): each with the caches of its group */
     int32_t n_spans;
+    const lmk_span *reads;                      /* (n_group, n_reads): what attention reads; `spans`, or a span per row */
+    int32_t n_reads;
+    int32_t ahead;                              /* positions behind its own that a row sees, beyond any window */
     int64_t n;                                  /* rows */
     float *x, *h;                               /* (n, d) residual stream; normed input or output of a block */
     float *cs[2];                               /* (n, n_pairs, 2) cos and sin, for sliding layers and for full ones */
@@ -59,7 +65,7 @@ static int attention(const gemma_model *m, const gemma_layer *l, step *s)
 {
     lmk_ctx *c = s->c;
     const int64_t n = s->n, hd = l->head_dim, nq = l->n_head * hd, nk = l->n_kv * hd;
-    const lmk_span *spans = s->spans + l->group * s->n_spans;
+    const int64_t window = l->window ? l->window + s->ahead : 0;
     float *q = lmk_floats(c, n * nq), *k = lmk_floats(c, n * nk), *v = lmk_floats(c, n * nk), *o = lmk_floats(c, n * nq);
     if (!q || !k || !v || !o) return lmk_no_memory(n);
 
@@ -71,7 +77,7 @@ static int attention(const gemma_model *m, const gemma_layer *l, step *s)
     lmk->rms_norm(c, q, q, l->attn_q_norm, n * l->n_head, hd, m->rms_eps);
     lmk->rope(c, q, s->cs[l->is_full], n, l->n_head, l->head_dim, m->rope[l->is_full].n_pairs, LMK_ROPE_HALVES);
     if (l->attn_k.data) remember(m, l, s, k, v);
-    lmk->attend(c, o, q, l->cache, spans, s->n_spans, l->n_head, m->attn_scale, l->window);
+    lmk->attend(c, o, q, l->cache, s->reads + l->group * s->n_reads, s->n_reads, l->n_head, m->attn_scale, window);
 
     if (lmk->linear(c, s->h, &l->attn_output, o, n)) return -1;
     add_normed(m, s, l->post_attention_norm);
@@ -228,7 +234,8 @@ static void narrow(const gemma_model *m, step *s)
     }
 }
 
-static int run(const gemma_model *m, step *s, const int32_t *tokens, float *logits)
+/* x = the tokens' embeddings, not scaled yet; and the rotations of their positions */
+static int begin(const gemma_model *m, step *s, const int32_t *tokens)
 {
     lmk_ctx *c = s->c;
     const int64_t n = s->n, d = m->n_embd;
@@ -241,7 +248,23 @@ static int run(const gemma_model *m, step *s, const int32_t *tokens, float *logi
         if (!s->cs[i]) return lmk_no_memory(n);
         lmk->rope_angles(c, s->cs[i], s->spans, s->n_spans, r->inv_freq, r->n_pairs, r->magnitude);
     }
-    if (lmk->get_rows(c, s->x, &m->token_embd, tokens, n)) return -1;
+    return lmk->get_rows(c, s->x, &m->token_embd, tokens, n);
+}
+
+/* For each group of caches: spans whose `kv` is the group's */
+static void spread(lmk_span *to, const lmk_span *spans, int32_t n_spans, int32_t n_group)
+{
+    for (int32_t i = 0; i < n_group * n_spans; i++) {
+        to[i] = spans[i % n_spans];
+        to[i].kv += i / n_spans;
+    }
+}
+
+static int run(const gemma_model *m, step *s, const int32_t *tokens, float *logits)
+{
+    lmk_ctx *c = s->c;
+    const int64_t n = s->n, d = m->n_embd;
+    if (begin(m, s, tokens)) return -1;
     if (m->n_per_layer && own_inputs(m, s, tokens)) return -1;
     scale(s, s->x, n * d, sqrtf((float)d));
 
@@ -252,9 +275,7 @@ static int run(const gemma_model *m, step *s, const int32_t *tokens, float *logi
     if (status || !s->n) return status;
 
     lmk->rms_norm(c, s->h, s->x, m->output_norm, s->n, d, m->rms_eps);
-    if (lmk->linear(c, logits, &m->output, s->h, s->n)) return -1;
-    if (m->softcap > 0.0f) lmk->softcap(c, logits, s->n * m->output.rows, m->softcap);
-    return 0;
+    return gemma_head(m, c, s->h, s->n, logits);
 }
 
 int gemma_forward(const gemma_model *m, lmk_ctx *c, const lmk_span *spans, int32_t n_spans, const int32_t *tokens,
@@ -264,11 +285,81 @@ int gemma_forward(const gemma_model *m, lmk_ctx *c, const lmk_span *spans, int32
     const size_t mark = lmk->mark(c);
     s.spans = lmk->alloc(c, (size_t)(m->n_group * n_spans) * sizeof *s.spans);
     if (!s.spans) return lmk_no_memory(n);
-    for (int32_t i = 0; i < m->n_group * n_spans; i++) {
-        s.spans[i] = spans[i % n_spans];
-        s.spans[i].kv += i / n_spans;
-    }
+    spread(s.spans, spans, n_spans, m->n_group);
+    s.reads = s.spans;
+    s.n_reads = n_spans;
     const int status = run(m, &s, tokens, logits);
+    lmk->release(c, mark);
+    return status;
+}
+
+int gemma_head(const gemma_model *m, lmk_ctx *c, const float *h, int64_t n, float *logits)
+{
+    if (lmk->linear(c, logits, &m->output, h, n)) return -1;
+    if (m->softcap > 0.0f) lmk->softcap(c, logits, n * m->output.rows, m->softcap);
+    return 0;
+}
+
+/* x = norm0(sqrt(d) x + W_down(gelu(W_gate h) * W_up h)), h = norm(sqrt(d) soft) */
+static int condition(const gemma_model *m, const gemma_condition *w, step *s, const float *soft)
+{
+    lmk_ctx *c = s->c;
+    const int64_t n = s->n, d = m->n_embd, ff = w->down.cols;
+    const size_t mark = lmk->mark(c);
+    float *gate = lmk_floats(c, n * ff), *up = lmk_floats(c, n * ff);
+    if (!gate || !up) return lmk_no_memory(n);
+    memcpy(s->h, soft, (size_t)(n * d) * sizeof(float));
+    scale(s, s->h, n * d, sqrtf((float)d));
+    lmk->rms_norm(c, s->h, s->h, w->norm, n, d, m->rms_eps);
+    float *const y[] = { gate, up };
+    const lmk_weight *const gates[] = { &w->gate, &w->up };
+    if (lmk->linear_many(c, y, gates, 2, s->h, n)) return -1;
+    lmk->gelu_mul(c, gate, gate, up, n, ff, ff);
+    if (lmk->linear(c, s->h, &w->down, gate, n)) return -1;
+    scale(s, s->x, n * d, sqrtf((float)d));
+    lmk->add(c, s->x, s->h, n * d);
+    lmk->rms_norm(c, s->x, s->x, w->ones, n, d, m->rms_eps);
+    lmk->release(c, mark);
+    return 0;
+}
+
+/* A span of one row, at the last position of its canvas, for each row of the spans: so each sees its whole canvas */
+static void look_ahead(lmk_span *to, const lmk_span *spans, int32_t n_spans)
+{
+    for (int32_t i = 0; i < n_spans; i++)
+        for (int32_t j = 0; j < spans[i].n; j++) {
+            lmk_span *read = &to[spans[i].row + j];
+            *read = spans[i];
+            read->n_past += spans[i].n - 1;
+            read->row += j;
+            read->n = 1;
+        }
+}
+
+static int run_canvas(const gemma_model *m, const gemma_condition *w, step *s, const int32_t *tokens, const float *soft,
+                      float *hidden)
+{
+    if (begin(m, s, tokens)) return -1;
+    if (condition(m, w, s, soft)) return -1;
+    const int status = layers(m, s, 0, m->n_layer);
+    if (!status) lmk->rms_norm(s->c, hidden, s->x, m->output_norm, s->n, m->n_embd, m->rms_eps);
+    return status;
+}
+
+int gemma_canvas(const gemma_model *m, const gemma_condition *w, lmk_ctx *c, const lmk_span *spans, int32_t n_spans,
+                 const int32_t *tokens, int32_t n, const float *soft, float *hidden)
+{
+    step s = { .c = c, .n_spans = n_spans, .n_reads = n, .ahead = spans[0].n - 1, .n = n };
+    const size_t mark = lmk->mark(c);
+    s.spans = lmk->alloc(c, (size_t)(m->n_group * n_spans) * sizeof *s.spans);
+    lmk_span *reads = lmk->alloc(c, (size_t)(m->n_group * n) * sizeof *reads);
+    lmk_span *rows = lmk->alloc(c, (size_t)n * sizeof *rows);
+    if (!s.spans || !reads || !rows) return lmk_no_memory(n);
+    spread(s.spans, spans, n_spans, m->n_group);
+    look_ahead(rows, spans, n_spans);
+    spread(reads, rows, n, m->n_group);
+    s.reads = reads;
+    const int status = run_canvas(m, w, &s, tokens, soft, hidden);
     lmk->release(c, mark);
     return status;
 }

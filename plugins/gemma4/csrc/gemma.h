@@ -54,3 +54,19 @@ typedef struct gemma_model {
  * Returns 0, -1 after lmk->fail, or LMK_ABORTED. */
 int gemma_forward(const gemma_model *m, lmk_ctx *c, const lmk_span *spans, int32_t n_spans, const int32_t *tokens,
                   int32_t n, float *logits);
+
+/* Logits (n, V) of n rows h (n, d) that have passed the output norm */
+int gemma_head(const gemma_model *m, lmk_ctx *c, const float *h, int64_t n, float *logits);
+
+/* What a diffusion model mixes into the embeddings of a canvas: its own last guess of every position. */
+typedef struct gemma_condition {
+    const float *norm, *ones;                   /* (d) */
+    lmk_weight gate, up, down;                  /* (ff, d) twice, (d, ff) */
+} gemma_condition;
+
+/* One pass over canvases, a span of equally many rows each. Their keys and values go behind the spans' positions, where
+ * the caches must have room, and are overwritten by whatever comes there next. soft (n, d): the expected embedding of each
+ * row under the last pass, zeros before the first one. hidden (n, d): behind the output norm.
+ * Returns 0, -1 after lmk->fail, or LMK_ABORTED. */
+int gemma_canvas(const gemma_model *m, const gemma_condition *w, lmk_ctx *c, const lmk_span *spans, int32_t n_spans,
+                 const int32_t *tokens, int32_t n, const float *soft, float *hidden);

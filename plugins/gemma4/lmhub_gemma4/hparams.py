@@ -82,7 +82,7 @@ class Hparams:
     @property
     def is_gemma4(self) -> bool:
         """Whether values are normed, queries taken as they are, and full layers have frequency factors."""
-        return self.arch == "gemma4"
+        return self.arch != "gemma3"
 
     @property
     def attention_scale(self) -> float:
@@ -161,7 +161,7 @@ def head_dims(keys: Keys) -> tuple[int, int]:
         dim = keys.whole(f"attention.key_length{suffix}", 2, 2048)
         return keys.whole(f"attention.value_length{suffix}", dim, dim, dim)
 
-    return equal(""), equal("_swa" if keys.arch == "gemma4" else "")
+    return equal(""), equal("" if keys.arch == "gemma3" else "_swa")
 
 
 def sources_of(keys: Keys, slides: tuple[bool, ...], first_shared: int) -> Iterator[int]:
