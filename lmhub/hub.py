@@ -26,7 +26,7 @@ from lmhub.loaded import LoadedModel
 from lmhub.machine import memory
 from lmhub.memory import LEAN, Cost, Plan, largest_ctx, settled
 from lmhub.memory import plan as memory_plan
-from lmhub.model import CausalLM, MemoryPlan
+from lmhub.model import MemoryPlan
 from lmhub.plugins import Plugins
 from lmhub.settings import EngineSettings
 from lmhub.types import Event, GenerationRecord, GenerationRequest, Request
@@ -252,8 +252,6 @@ class Hub:
         from lmhub.chat.inner import Inner
         from lmhub.chat.prompt import ChatFormat
 
-        if not isinstance(loaded.model, CausalLM):
-            raise UnsupportedModel(f"{loaded.id} denoises blocks, which this lmhub has no engine for; upgrade lmhub")
         loaded.think = self.plugins.call_first("lmhub_think_markers", model=loaded)
         loaded.tools = self.plugins.call_first("lmhub_tool_style", model=loaded)
         tool = self.plugins.call_first("lmhub_inner_tool", model=loaded)

@@ -107,6 +107,7 @@ class CausalLM(ABC):
 
     n_vocab: int
     n_ctx_train: int
+    block_size: int = 1  # tokens that a reply grows by
     row_invariant: bool = True
 
     @abstractmethod

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from lmhub.errors import NotSupported, PromptTooLong, RequestError
 from lmhub.guide import Thinking
+from lmhub.model import BlockLM
 from lmhub.types import (
     ChatRequest,
     CompletionRequest,
     Constraint,
+    Denoising,
     GenerationRequest,
     GrammarSpec,
     Message,
@@ -46,6 +48,7 @@ _FIM = {  # where a text goes in, by the names of the metadata keys and of the t
 
 def prepared(model: LoadedModel, request: Request, id: str) -> tuple[GenerationRequest, ...]:
     """See `LoadedModel.prepare`."""
+    _check_mode(model, request)
     if isinstance(request, CompletionRequest):
         return _completions(model, request, id)
     return _chat(model, request, id)
@@ -68,6 +71,32 @@ def next_turn(model: LoadedModel, request: ChatRequest, reply: Message) -> tuple
         ids.append(_rendered(model, replace(request, messages=messages), _tools(model, request))[1].ids)
     n = next((i for i, (one, other) in enumerate(zip(*ids, strict=False)) if one != other), min(map(len, ids)))
     return ids[0][:n]
+
+
+def _check_mode(model: LoadedModel, request: Request) -> None:
+    """Refuse what only one kind of model can do: to predict the next token, or to denoise blocks."""
+    if not isinstance(model.model, BlockLM):
+        if request.denoising or request.drafts:
+            raise RequestError(
+                f"model {model.id} predicts one token after the other; send the request without `denoising`",
+                "denoising",
+                "unsupported_parameter",
+            )
+        return
+    forced = isinstance(request, ChatRequest) and request.tool_choice.mode == "any"
+    scored = isinstance(request, CompletionRequest) and request.echo_prompt and request.max_tokens == 0
+    for given, param in (
+        (forced, "tool_choice"),
+        (request.grammar is not None, request.grammar.param if request.grammar else ""),
+        (request.logprobs is not None or scored, "logprobs"),
+    ):
+        if given:
+            raise RequestError(
+                f"model {model.id} denoises whole blocks, and {param} needs tokens one after the other; "
+                f"send the request without it",
+                param,
+                "unsupported_parameter",
+            )
 
 
 # --- chat ------------------------------------------------------------------------------------------------------------
@@ -156,6 +185,8 @@ def _wants_reasoning(model: LoadedModel, request: ChatRequest) -> bool:
 def _lazy(model: LoadedModel, chat: ChatFormat, request: ChatRequest, tools: Sequence[Tool]) -> LazyTools | None:
     """What holds a call to its tools once the model has opened one; None where nothing does, which is no error."""
     if not tools or request.tool_choice.mode != "auto" or not model.lazy_tools or not model.grammar.is_available():
+        return None
+    if isinstance(model.model, BlockLM):
         return None
     names = request.tool_choice.names
     lazy = chat.lazy([tool for tool in tools if not names or tool.name in names])
@@ -290,6 +321,8 @@ class _Common:
             logit_bias=_checked_bias(request.logit_bias, model.model.n_vocab),
             logprobs=request.logprobs,
             return_token_ids=request.return_token_ids,
+            denoising=_denoising(model, request.denoising),
+            drafts=request.drafts,
             choice=number,
             **rest,
         )
@@ -297,7 +330,8 @@ class _Common:
     def _budget(self) -> int:
         """What was asked for or the default, as far as the context has room."""
         wanted = self.request.max_tokens
-        room = self.model.n_ctx - len(self.prompt)
+        size = self.model.model.block_size
+        room = (self.model.n_ctx - len(self.prompt)) // size * size
         if room < (wanted != 0):
             raise PromptTooLong(
                 f"this model's maximum context length is {self.model.n_ctx} tokens. However, your {self.param} "
@@ -309,6 +343,19 @@ class _Common:
         if wanted is None:
             wanted = CONSTRAINED_TOKENS if self.is_constrained else room
         return min(wanted, room)
+
+
+def _denoising(model: LoadedModel, given: Mapping[str, float | int]) -> Denoising | None:
+    """How blocks are denoised: as the file recommends, but for what was given. Raises RequestError."""
+    if not isinstance(model.model, BlockLM):
+        return None
+    made = replace(model.model.denoising, **given)  # type: ignore[arg-type]
+    if made.t_min > made.t_max:
+        raise RequestError(
+            f"denoising.t_min is {made.t_min:g} and denoising.t_max {made.t_max:g}; temperatures fall from t_max",
+            "denoising",
+        )
+    return made
 
 
 def _seeded(sampling: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -168,6 +168,8 @@ class ChatRequest:
     return_token_ids: bool = False
     stream: bool = False
     include_usage: bool = False
+    denoising: Mapping[str, float | int] = field(default_factory=dict)  # only the given fields of Denoising
+    drafts: bool = False  # see GenerationRequest
     ping_s: float | None = None  # seconds of silence after which a stream gets a ping; -1: never; None: as served
     lenient: bool = False  # a model without tools or reasoning answers without them instead of refusing the request
     echo: Any = None  # what the dialect's encoder wants to remember of the request; nobody else looks at it
@@ -192,6 +194,8 @@ class CompletionRequest:
     return_token_ids: bool = False
     stream: bool = False
     include_usage: bool = False
+    denoising: Mapping[str, float | int] = field(default_factory=dict)  # only the given fields of Denoising
+    drafts: bool = False  # see GenerationRequest
     ping_s: float | None = None
     echo: Any = None
 
@@ -292,6 +296,8 @@ class GenerationRequest:
     max_calls: int | None = None  # the reply ends when that many tool calls are complete
     choice: int = 0  # which choice of its request this is
     n_stable: int | None = None  # tokens before the opener of the reply, which the next turn repeats; None: all
+    denoising: Denoising | None = None  # of a diffusion model; None: as the file recommends
+    drafts: bool = False  # of a diffusion model: report what a block looks like after each pass
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -394,6 +400,13 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """What a diffusion model's next block would be if it settled now. Nothing of it is final, and no text counts it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The last event of a generation that did not. `error` is a LmhubError."""
 
@@ -401,7 +414,7 @@ class Failure:
 
 
 ReplyItem = Content | Thought | ToolCallStart | ToolCallDelta
-Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | PromptScored | TokenIds | Finish | Failure
+Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | PromptScored | TokenIds | Draft | Finish | Failure
 
 
 Source = Literal["none", "slot", "copy", "ram", "disk"]  # where the cached part of a prompt came from

@@ -18,21 +18,23 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from lmhub.engine.blocks import BlockStepper
 from lmhub.engine.generation import RESUME, Generation
 from lmhub.engine.inbox import Inbox
 from lmhub.engine.pool import SlotPool
 from lmhub.engine.rates import StepTimes
 from lmhub.engine.reply import Pieces, Reply
 from lmhub.engine.slots import SlotStats
-from lmhub.engine.steppers import CausalStepper, Sample
+from lmhub.engine.steppers import CausalStepper, Sample, Stepper
 from lmhub.engine.worker import Worker
 from lmhub.errors import PromptTooLong, RequestError
-from lmhub.model import CausalLM
+from lmhub.model import BlockLM, CausalLM
 from lmhub.settings import EngineSettings
 from lmhub.types import Event, GenerationRecord, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:
     from lmhub.engine.disk import DiskStats, DiskTier
+    from lmhub.engine.drafts import Speculator
 
 log = logging.getLogger("lmhub.engine")
 
@@ -81,7 +83,7 @@ class Engine:
 
     def __init__(
         self,
-        model: CausalLM,
+        model: CausalLM | BlockLM,
         *,
         tokenizer: Pieces,
         n_ctx: int,
@@ -97,12 +99,8 @@ class Engine:
         `on_finished` is called on the worker thread, once per generation, before its last event is delivered; what it
         raises is logged. `sample` replaces the native sampler.
         """
-        if sample is None:
-            from lmhub.sampling import Sampler
-
-            sample = Sampler(model.n_vocab).sample
         speculator = None
-        if settings.spec:
+        if settings.spec and isinstance(model, CausalLM):
             from lmhub.engine.drafts import Speculator
 
             speculator = Speculator(model.n_vocab)
@@ -113,7 +111,7 @@ class Engine:
         self._inbox = Inbox(settings.batch, settings.queue)
         times = StepTimes()
         self._pool = SlotPool(model, n_ctx, settings, times, disk=disk, speculator=speculator, wake=self._inbox.wake)
-        self._stepper = CausalStepper(model, sample, settings, times, speculator=speculator)
+        self._stepper = _stepper(model, sample, settings, times, speculator)
         self._worker = Worker(self._inbox, self._pool, self._stepper, settings, self._report)
         self._thread = threading.Thread(target=self._work, name=f"lmhub-engine {model_id}".strip(), daemon=True)
         self._thread.start()
@@ -221,9 +219,10 @@ class Engine:
         n_prompt, n_vocab = len(request.prompt), self._model.n_vocab
         if n_prompt == 0:
             raise RequestError("the prompt is empty; a model needs at least one token to go on from", "prompt")
-        if n_prompt > self._n_ctx - (request.max_tokens > 0):
+        size = self._model.block_size
+        if n_prompt > self._n_ctx - size * (request.max_tokens > 0):
             raise PromptTooLong(
-                f"the prompt has {n_prompt} tokens and the context holds {self._n_ctx}, one of them for the reply; "
+                f"the prompt has {n_prompt} tokens and the context holds {self._n_ctx}, {size} of them for the reply; "
                 "shorten the prompt or serve the model with a larger --ctx"
             )
         if min(request.prompt) < 0 or max(request.prompt) >= n_vocab:
@@ -233,7 +232,9 @@ class Engine:
         least = 0 if request.score_prompt else 1
         if request.max_tokens < least:
             raise RequestError(f"max_tokens is {request.max_tokens}; it must be at least {least}", "max_tokens")
-        return self._n_ctx - n_prompt
+        if isinstance(self._model, BlockLM):
+            _check_blocks(request)
+        return (self._n_ctx - n_prompt) // size * size
 
     def _report(self, record: GenerationRecord) -> None:
         if self._on_finished is None:
@@ -242,3 +243,30 @@ class Engine:
             self._on_finished(replace(record, model=self._model_id, family=self._family))
         except Exception:
             log.exception("on_finished failed for generation %s", record.id)
+
+
+def _stepper(
+    model: CausalLM | BlockLM,
+    sample: Sample | None,
+    settings: EngineSettings,
+    times: StepTimes,
+    speculator: Speculator | None,
+) -> Stepper:
+    if isinstance(model, BlockLM):
+        return BlockStepper(model, settings, times)
+    if sample is None:
+        from lmhub.sampling import Sampler
+
+        sample = Sampler(model.n_vocab).sample
+    return CausalStepper(model, sample, settings, times, speculator=speculator)
+
+
+def _check_blocks(request: GenerationRequest) -> None:
+    """Raises RequestError for what needs tokens to come one after the other."""
+    for given, what in (
+        (request.constraint, "a grammar"),
+        (request.processors, "a logits processor"),
+        (request.logprobs is not None or request.score_prompt or None, "log probabilities"),
+    ):
+        if given:
+            raise RequestError(f"this model denoises whole blocks, for which there is no such thing as {what}")

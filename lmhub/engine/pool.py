@@ -24,7 +24,7 @@ from lmhub.engine.parked import Parked, common, copy_rows, note, reachable, rewi
 from lmhub.engine.rates import StepTimes
 from lmhub.engine.slots import Ids, Slot
 from lmhub.engine.ways import WORTH_COPYING, Way, Ways
-from lmhub.model import CausalLM, State
+from lmhub.model import BlockLM, CausalLM, State
 from lmhub.settings import EngineSettings
 from lmhub.types import Source
 
@@ -53,7 +53,7 @@ class SlotPool:
 
     def __init__(
         self,
-        model: CausalLM,
+        model: CausalLM | BlockLM,
         n_ctx: int,
         settings: EngineSettings,
         times: StepTimes,

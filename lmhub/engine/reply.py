@@ -19,6 +19,7 @@ from lmhub.engine.stops import StopScanner
 from lmhub.tokenize.stream import Utf8Stream
 from lmhub.types import (
     Content,
+    Draft,
     Event,
     FinishReason,
     GenerationRequest,
@@ -112,6 +113,12 @@ class Reply:
         prompt = self._request.prompt
         first = TokenLogprob(prompt[0], self._piece(prompt[0]), None)
         return PromptScored((first, *map(self._entry, prompt[1:], scores)))
+
+    def sketched(self, tokens: Sequence[int]) -> Draft:
+        """The text that these tokens would add, up to an end, as it is: no channel is told from another."""
+        eog = self._request.eog
+        n = next((at for at, token in enumerate(tokens) if token in eog), len(tokens))
+        return Draft(b"".join(map(self._piece, tokens[:n])).decode("utf-8", "replace"))
 
     def feed(self, tokens: Sequence[int], scores: Sequence[Score] = ()) -> list[Event]:
         """`push` all of `tokens`, whose `scores` may be fewer, and `take`."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lmhub.engine.generation import Generation
 from lmhub.engine.penalties import PenaltyWindow
-from lmhub.model import State
+from lmhub.model import Canvas, State
 from lmhub.types import GenerationRequest, Source
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class Slot:
         self.bias_ids, self.bias = _biases(request)
         self.index: DraftIndex | None = None  # of its tokens, for drafts
         self.drafting: Drafting | None = None
+        self.canvas: Canvas | None = None  # of a diffusion model: what is being denoised behind the tokens
+        self.n_blocks = 0  # that were committed
         self.deficit = 0  # prompt tokens that are still due to it (deficit round robin)
         self.is_sound = True  # False: a failed step may have left the state in any condition
         self.admitted_s = admitted_s
@@ -82,7 +84,7 @@ class Slot:
 
     @property
     def n_pending(self) -> int:
-        """Tokens that the state has yet to see. One while decoding; a prompt's last token is always among them."""
+        """Tokens that the state has yet to see. One while decoding, none while a block is denoised."""
         return len(self.tokens) - self.n_past
 
     @property

@@ -5,6 +5,7 @@ with it.
 from __future__ import annotations
 
 from lmhub.dialect import Field
+from lmhub.server.denoising_fields import DENOISING_FIELD
 from lmhub.server.fields import honoured, ignored
 
 FIELDS: tuple[Field, ...] = (
@@ -69,6 +70,7 @@ FIELDS: tuple[Field, ...] = (
     honoured("regex", "an expression that the whole reply matches; extension"),
     honoured("lark", "a grammar that the whole reply matches; extension"),
     honoured("ignore_eos", "the reply ends at its budget or at a stop sequence only; extension"),
+    DENOISING_FIELD,
     honoured("sse_ping_interval", "seconds of silence after which a stream gets a `ping`; extension"),
     *ignored(
         "bookkeeping of the hosted service",

@@ -15,6 +15,7 @@ from msgspec import Meta
 from lmhub.errors import RequestError
 from lmhub.server.anthropic_messages import InMessage, conversation, system_message
 from lmhub.server.anthropic_tools import InTool, InToolChoice, choice_of, tools_of
+from lmhub.server.denoising_fields import DenoisingFields, denoising, drafts
 from lmhub.server.fields import unsupported
 from lmhub.server.grammar_fields import schema_spec
 from lmhub.server.json_body import convert, decode_object
@@ -78,6 +79,7 @@ class Body(msgspec.Struct):
     regex: str | None = None
     lark: str | None = None
     ignore_eos: bool | None = None
+    denoising: DenoisingFields | None = None
     sse_ping_interval: Annotated[float, Meta(ge=-1)] | None = None
 
 
@@ -134,6 +136,8 @@ def _request(fields: Body, settings: ServerSettings) -> ChatRequest:
         ignore_eos=bool(fields.ignore_eos),
         stream=bool(fields.stream),
         include_usage=True,
+        denoising=denoising(fields.denoising),
+        drafts=drafts(fields.denoising),
         ping_s=fields.sse_ping_interval,
         lenient=True,
         echo=Echo(omit_thinking=fields.thinking is not None and fields.thinking.display == "omitted"),

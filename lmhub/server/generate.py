@@ -31,9 +31,9 @@ from lmhub.server.choices import merged
 from lmhub.server.names import Names
 from lmhub.server.resolve import resolved
 from lmhub.server.state import ServerState
-from lmhub.server.wire import SSE_HEADERS, send_head, send_json
+from lmhub.server.wire import SSE_HEADERS, draft_frame, send_head, send_json
 from lmhub.settings import ServerSettings
-from lmhub.types import ChatRequest, CompletionRequest, Event, Failure, GenerationRequest, Request
+from lmhub.types import ChatRequest, CompletionRequest, Draft, Event, Failure, GenerationRequest, Request
 
 log = logging.getLogger("lmhub.server")
 
@@ -157,7 +157,7 @@ async def _stream(encoder: Encoder, events: AsyncIterator[tuple[Event, int] | No
         if item is not None and isinstance(item[0], Failure) and not started:
             raise item[0].error
         try:
-            frame = encoder.ping() if item is None else encoder.event(*item)
+            frame = encoder.ping() if item is None else draft_frame(*item) or encoder.event(*item)
         except Exception:
             if not started:
                 raise
@@ -181,7 +181,8 @@ async def _all(events: AsyncIterator[tuple[Event, int] | None], n_choices: int) 
         event, choice = item
         if isinstance(event, Failure):
             raise event.error
-        seen[choice].append(event)
+        if not isinstance(event, Draft):
+            seen[choice].append(event)
     return seen
 
 

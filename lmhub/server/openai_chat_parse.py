@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from lmhub.errors import RequestError
+from lmhub.server.denoising_fields import denoising, drafts
 from lmhub.server.fields import Field, honoured, ignored, refuse, refused, unsupported
 from lmhub.server.grammar_fields import GRAMMAR_TABLE, grammar
 from lmhub.server.json_body import convert, decode_object
@@ -151,6 +152,8 @@ def parse(body: bytes, settings: ServerSettings) -> ChatRequest:
         return_token_ids=bool(fields.return_token_ids),
         stream=bool(fields.stream),
         include_usage=includes_usage(fields.stream_options, fields.stream),
+        denoising=denoising(fields.denoising),
+        drafts=drafts(fields.denoising),
         ping_s=fields.sse_ping_interval,
         echo=_echo(fields, tools),
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 from msgspec import Meta
 
 from lmhub.errors import RequestError
+from lmhub.server.denoising_fields import denoising, drafts
 from lmhub.server.fields import Field, honoured
 from lmhub.server.grammar_fields import GRAMMAR_TABLE, GrammarFields, grammar
 from lmhub.server.json_body import convert, decode_object
@@ -81,6 +82,8 @@ def parse(body: bytes, settings: ServerSettings) -> CompletionRequest:
         return_token_ids=bool(fields.return_token_ids),
         stream=bool(fields.stream),
         include_usage=includes_usage(fields.stream_options, fields.stream),
+        denoising=denoising(fields.denoising),
+        drafts=drafts(fields.denoising),
         ping_s=fields.sse_ping_interval,
     )
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from lmhub.errors import RequestError
+from lmhub.server.denoising_fields import denoising, drafts
 from lmhub.server.fields import refuse, unsupported
 from lmhub.server.grammar_fields import ANY_OBJECT, grammar, schema_spec
 from lmhub.server.json_body import convert, decode_object
@@ -116,6 +117,8 @@ class ResponsesParser:
             ignore_eos=bool(fields.ignore_eos),
             return_token_ids=bool(fields.return_token_ids),
             stream=bool(fields.stream),
+            denoising=denoising(fields.denoising),
+            drafts=drafts(fields.denoising),
             ping_s=fields.sse_ping_interval,
             echo=asked,
         )

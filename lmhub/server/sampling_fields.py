@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from lmhub.errors import RequestError
+from lmhub.server.denoising_fields import DENOISING_FIELD, DenoisingFields
 from lmhub.server.fields import honoured, ignored
 
 Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -37,6 +38,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, Any] | list[Any] | None = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
+    denoising: DenoisingFields | None = None
     sse_ping_interval: Annotated[float, Meta(ge=-1)] | None = None
 
 
@@ -58,6 +60,7 @@ SAMPLING_TABLE = (
     ),
     honoured("ignore_eos", "the reply ends at its budget or at a stop string only"),
     honoured("return_token_ids", "the reply carries `token_ids` and `prompt_token_ids`"),
+    DENOISING_FIELD,
     honoured("sse_ping_interval", "seconds of silence after which a stream gets a ping; -1 is never"),
     *ignored(
         "a sampler that this server does not have",

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from lmhub.errors import LmhubError, QueueFull, RequestError, ShuttingDown
 from lmhub.server.body import discard
 from lmhub.server.http_errors import HttpError, Loading
+from lmhub.types import Draft, Event
 
 Headers = Iterable[tuple[str, str]]
 
@@ -32,6 +33,13 @@ def to_json(value: Any) -> bytes:
 def sse(value: Any) -> bytes:
     """One data-only event that holds `value` as JSON."""
     return b"data: " + to_json(value) + b"\n\n"
+
+
+def draft_frame(event: Event, choice: int) -> bytes:
+    """A Draft as a comment, which every SDK skips; of any other event nothing."""
+    if not isinstance(event, Draft):
+        return b""
+    return b": draft " + to_json({"choice": choice, "text": event.text}) + b"\n\n"
 
 
 def openai_error_object(error: LmhubError) -> dict[str, Any]:

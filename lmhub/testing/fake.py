@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmhub.errors import GenerationError
-from lmhub.model import CausalLM, Chunk, State, Want
+from lmhub.model import BlockLM, Canvas, CausalLM, Chunk, State, Want
 from lmhub.tokenize import Tokenizer, TokenType, Vocabulary
+from lmhub.types import Denoising
 
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -261,3 +262,98 @@ class NoiseModel(FakeModel):
         """Normally distributed, seeded by the tokens."""
         seed = zlib.crc32(np.asarray(tokens, np.int32).tobytes())
         return np.random.default_rng(seed).normal(0.0, 3.0, self.n_vocab).astype(np.float32)
+
+
+class FakeCanvas(Canvas):
+    """Settles after `wish.steps` passes. Remembers what it was made of."""
+
+    def __init__(self, wish: Denoising, number: int, bias: Mapping[int, float], size: int):
+        self.wish, self.number, self.bias = wish, number, dict(bias)
+        self.draft = np.full(size, ord("?"), np.int32)
+
+
+class FakeBlocks(BlockLM):
+    """A diffusion model that answers with scripted tokens, a block at a time, and `end` behind them.
+
+    After the k-th of n passes the first k/n of a block are right and the rest are question marks. `reply` is one script
+    for all prompts, or a function of the prompt, which ends where a canvas is first denoised. `encoded` and `passes`
+    record what ran: (n_before, tokens) of every chunk, and the states' lengths. `before_pass` may raise.
+    """
+
+    def __init__(
+        self,
+        reply: Sequence[int] | Callable[[Tokens], Sequence[int]] = (),
+        *,
+        size: int = 8,
+        steps: int = 3,
+        gate: Gate | None = None,
+        before_pass: Callable[[Sequence[State]], None] | None = None,
+        end: int = IM_END,
+    ):
+        self.n_vocab, self.n_ctx_train, self.block_size = N_VOCAB, 4096, size
+        self.denoising = Denoising(steps=steps)
+        self.encoded: list[list[tuple[int, Tokens]]] = []
+        self.passes: list[list[int]] = []
+        self.canvases: list[FakeCanvas] = []
+        self.closed = False
+        self._reply, self._gate, self._before_pass, self._end = reply, gate, before_pass, end
+        self._prompts: dict[int, int] = {}  # the prompt's length, by state
+        self._aborted = False
+
+    def new_state(self, n_ctx: int) -> FakeState:
+        """An empty state."""
+        return FakeState(n_ctx)
+
+    def encode(self, chunks: Sequence[Chunk]) -> None:
+        """See BlockLM."""
+        self._begin()
+        self.encoded.append([(chunk.state.n_tokens, tuple(chunk.tokens)) for chunk in chunks])
+        for chunk in chunks:
+            assert isinstance(chunk.state, FakeState)
+            assert chunk.state.n_tokens + len(chunk.tokens) <= chunk.state.capacity
+            chunk.state.tokens += chunk.tokens
+
+    def canvas(self, wish: Denoising, number: int, bias: Mapping[int, float]) -> FakeCanvas:
+        """See BlockLM; kept in `canvases`."""
+        self.canvases.append(FakeCanvas(wish, number, bias, self.block_size))
+        return self.canvases[-1]
+
+    def denoise(self, work: Sequence[tuple[State, Canvas]]) -> None:
+        """See BlockLM. Waits at the gate first."""
+        self._begin()
+        if self._before_pass is not None:
+            self._before_pass([state for state, _ in work])
+        self.passes.append([state.n_tokens for state, _ in work])
+        for state, canvas in work:
+            assert isinstance(state, FakeState) and isinstance(canvas, FakeCanvas)
+            assert not canvas.is_settled and state.n_tokens + self.block_size <= state.capacity
+            if canvas.number == 0:
+                self._prompts[id(state)] = state.n_tokens
+            canvas.n_passes += 1
+            right = self._block(state, canvas.number)
+            n_right = len(right) * canvas.n_passes // canvas.wish.steps
+            canvas.draft = np.array([*right[:n_right], *[ord("?")] * (len(right) - n_right)], np.int32)
+            canvas.is_settled = canvas.n_passes == canvas.wish.steps
+
+    def abort(self) -> None:
+        """Make the running pass, or else the next one, return early."""
+        self._aborted = True
+        if self._gate is not None:
+            self._gate.wake()
+
+    def close(self) -> None:
+        """Only recorded."""
+        self.closed = True
+
+    def _begin(self) -> None:
+        if self._gate is not None:
+            self._gate.hold(lambda: self._aborted)
+        if self._aborted:
+            self._aborted = False
+            raise GenerationError("the pass was aborted")
+
+    def _block(self, state: FakeState, number: int) -> list[int]:
+        n_prompt = self._prompts[id(state)]
+        script = self._reply(tuple(state.tokens[:n_prompt])) if callable(self._reply) else self._reply
+        at = number * self.block_size
+        return [*script, *[self._end] * (at + self.block_size)][at : at + self.block_size]

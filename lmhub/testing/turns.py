@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmhub.engine.blocks import BlockStepper
 from lmhub.engine.generation import RESUME, Generation
 from lmhub.engine.inbox import Inbox
 from lmhub.engine.pool import SlotPool
 from lmhub.engine.rates import StepTimes
 from lmhub.engine.reply import Reply
 from lmhub.engine.slots import Slot
-from lmhub.engine.steppers import CausalStepper, Sample
+from lmhub.engine.steppers import CausalStepper, Sample, Stepper
 from lmhub.engine.worker import Worker
-from lmhub.model import CausalLM, State
+from lmhub.model import BlockLM, CausalLM, State
 from lmhub.settings import EngineSettings
 from lmhub.testing.fake import PATIENCE_S, FakeState, FakeTokenizer, NoiseModel, Tokens
 from lmhub.types import (
@@ -86,7 +87,7 @@ class Turns:
 
     def __init__(
         self,
-        model: CausalLM,
+        model: CausalLM | BlockLM,
         *,
         n_ctx: int = 4096,
         disk: DiskTier | None = None,
@@ -100,10 +101,6 @@ class Turns:
 
         Without a `tokenizer` tokens are bytes.
         """
-        if sample is None:
-            from lmhub.sampling import Sampler
-
-            sample = Sampler(model.n_vocab).sample
         self.now_s = 1000.0
         self.settings = EngineSettings(**{"batch": 4, "queue": 1000, "latency_s": 10.0, **settings})
         self.tokenizer = tokenizer or FakeTokenizer()
@@ -120,10 +117,21 @@ class Turns:
             wake=self.inbox.wake,
             clock=lambda: self.now_s,
         )
-        self.stepper = CausalStepper(
-            model, sample, self.settings, self.times, speculator=speculator, clock=lambda: self.now_s
-        )
+        self.is_causal = isinstance(model, CausalLM)
+        self.stepper = self._stepper(model, sample, speculator)
         self.worker = Worker(self.inbox, self.pool, self.stepper, self.settings, self._record, clock=lambda: self.now_s)
+
+    def _stepper(self, model: CausalLM | BlockLM, sample: Sample | None, speculator: Speculator | None) -> Stepper:
+        def clock() -> float:
+            return self.now_s
+
+        if isinstance(model, BlockLM):
+            return BlockStepper(model, self.settings, self.times, clock=clock)
+        if sample is None:
+            from lmhub.sampling import Sampler
+
+            sample = Sampler(model.n_vocab).sample
+        return CausalStepper(model, sample, self.settings, self.times, speculator=speculator, clock=clock)
 
     def submit(self, request: GenerationRequest) -> Generation:
         """See Engine.submit; ids must be unique."""
@@ -202,7 +210,7 @@ class Turns:
         for slot in pool.running:
             if slot.state is None or slot.restoring is not None:
                 continue
-            assert slot.n_pending >= 1, "the newest token is never in the state"
+            assert slot.n_pending >= self.is_causal, "the newest token is never in a causal model's state"
             assert slot.n_past <= slot.state.capacity
             assert [at for at, _ in slot.checkpoints] == sorted({at for at, _ in slot.checkpoints})
             _check_rows(slot.state, slot.tokens[: slot.n_past])
