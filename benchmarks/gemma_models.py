@@ -14,12 +14,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
-from models import TYPES, Recipe, add_vocabulary, noise
 
 from lmhub.gguf import GGMLType, GGUFWriter
+
+MODELS = run_path(str(Path(__file__).with_name("models.py")))
+add_vocabulary, noise = MODELS["add_vocabulary"], MODELS["noise"]
 
 Shape = tuple[int, ...]
 
@@ -155,7 +158,7 @@ def hyperparameters(g: Gemma) -> dict[str, Any]:
     return keys
 
 
-def type_of(name: str, shape: Shape, recipe: Recipe, g: Gemma) -> GGMLType:
+def type_of(name: str, shape: Shape, recipe: Any, g: Gemma) -> GGMLType:
     """As public files have it: the table that is the head in the better type, some matrices never quantised."""
     if name.endswith("ffn_gate_inp.weight") or name == "per_layer_model_proj.weight":
         return GGMLType.F32 if "inp" in name else GGMLType.BF16
@@ -167,7 +170,7 @@ def type_of(name: str, shape: Shape, recipe: Recipe, g: Gemma) -> GGMLType:
     return GGMLType.Q8_0 if shape[-1] % kind.block_elements else kind
 
 
-def write_model(path: Path, g: Gemma, recipe: Recipe, *, seed: int = 0) -> None:
+def write_model(path: Path, g: Gemma, recipe: Any, *, seed: int = 0) -> None:
     """Write a random model; one tensor is in memory at a time."""
     rng = np.random.default_rng(seed)
     with GGUFWriter(path, g.arch) as out:
@@ -191,13 +194,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a full-size Gemma 4 GGUF file with random weights.")
     parser.add_argument("out", type=Path, metavar="OUT.gguf")
     parser.add_argument("--geometry", choices=GEOMETRIES, default="gemma4-e2b")
-    parser.add_argument("--type", choices=TYPES, default="q4_k_m", dest="kind")
+    parser.add_argument("--type", choices=MODELS["TYPES"], default="q4_k_m", dest="kind")
     parser.add_argument("--layers", type=int, default=0, help="fewer of them, to fit into memory (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     geometry = GEOMETRIES[options.geometry]
     geometry = cut(geometry, options.layers) if options.layers else geometry
-    write_model(options.out, geometry, TYPES[options.kind], seed=options.seed)
+    write_model(options.out, geometry, MODELS["TYPES"][options.kind], seed=options.seed)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.0f} MB")
 
 

@@ -30,6 +30,7 @@ from lmhub.plain import (
     alternatives_from,
     budget_from,
     choice_from,
+    denoising_from,
     grammar_from,
     message_from,
     sampling_from,
@@ -187,6 +188,7 @@ class Model:
         stop: str | Sequence[str] = (),
         reasoning: bool | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        denoising: Mapping[str, float] | None = None,
         **sampling: float,
     ) -> Generator[Event, None, None]:
         """The reply to a conversation: TextDelta, ReasoningDelta, ToolCallStart, ToolCallDelta events, then one Finish.
@@ -195,7 +197,8 @@ class Model:
         `json_schema`, or a `grammar` of another kind, is what the text will match. `logprobs` asks for every token's
         log probability and for so many alternatives. `max_tokens` defaults to the rest of the context (1024 under a
         grammar), `reasoning` is off unless asked for, each of `sampling` (the fields of SamplingParams: temperature,
-        top_p, seed, ...) is the model's own default. Closing the iterator cancels. Raises RequestError and
+        top_p, seed, ...) is the model's own default, as is what `denoising` leaves out (steps, t_max, ... of diffusion
+        models; fields of Denoising). Closing the iterator cancels. Raises RequestError and
         PromptTooLong at once, QueueFull at the first event, GenerationError while it runs.
 
             >>> from lmhub.types import TextDelta
@@ -213,6 +216,7 @@ class Model:
             grammar=grammar_from(json_schema, grammar),
             logprobs=alternatives_from(logprobs),
             sampling=sampling_from(sampling),
+            denoising=denoising_from(denoising),
             max_tokens=budget_from(max_tokens),
             stop=stops_from(stop),
             reasoning=reasoning,

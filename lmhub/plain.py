@@ -12,6 +12,7 @@ from typing import Any
 
 from lmhub.errors import RequestError
 from lmhub.types import (
+    Denoising,
     GrammarSpec,
     Message,
     Part,
@@ -38,7 +39,15 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "repeat_last_n": (-1, 2**31 - 1),
     "seed": (0, 2**64 - 1),
 }
-_WHOLE = frozenset(field.name for field in fields(SamplingParams) if field.type == "int")
+_DENOISING: dict[str, tuple[float, float]] = {
+    "steps": (1, 1000),
+    "t_min": (1e-3, 100),
+    "t_max": (1e-3, 100),
+    "entropy_bound": (0, 1e9),
+    "stability": (0, 1000),
+    "confidence": (0, 1e9),
+}
+_WHOLE = frozenset(field.name for kind in (SamplingParams, Denoising) for field in fields(kind) if field.type == "int")
 _ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",
@@ -88,17 +97,28 @@ def tool_from(given: Tool | Mapping[str, Any], where: str) -> Tool:
 
 def sampling_from(sampling: Mapping[str, float]) -> dict[str, float | int]:
     """The given sampling options, once they are known and within bounds; None is "not given". Raises RequestError."""
+    return _numbers(sampling, _BOUNDS, "sampling options")
+
+
+def denoising_from(denoising: Mapping[str, float] | None) -> dict[str, float | int]:
+    """How a diffusion model is to denoise (fields of Denoising), likewise. Raises RequestError."""
+    return _numbers(denoising or {}, _DENOISING, "those of denoising")
+
+
+def _numbers(
+    options: Mapping[str, float], bounds: Mapping[str, tuple[float, float]], kind: str
+) -> dict[str, float | int]:
     given: dict[str, float | int] = {}
-    for name, value in sampling.items():
-        if name not in _BOUNDS:
-            raise RequestError(f"there is no option {name}; sampling options are {', '.join(_BOUNDS)}", name)
+    for name, value in options.items():
+        if name not in bounds:
+            raise RequestError(f"there is no option {name}; {kind} are {', '.join(bounds)}", name)
         if value is None:
             continue
-        low, high = _BOUNDS[name]
+        low, high = bounds[name]
         whole = name in _WHOLE
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not low <= value <= high:
-            kind = "a whole number" if whole else "a number"
-            raise RequestError(f"{name} must be {kind} from {low:g} to {high:g}, not {value!r}", name)
+            wanted = "a whole number" if whole else "a number"
+            raise RequestError(f"{name} must be {wanted} from {low:g} to {high:g}, not {value!r}", name)
         given[name] = value
     return given
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lmhub.gguf import GGUFFile
 
 HEADS = ("output.weight", "token_embd.weight")  # the output matrix: the first of them that the file has
+TABLES = ("token_embd.weight", "per_layer_token_embd.weight")  # of which a token has a row
 _FLOATS = {GGMLType.F32: "f32", GGMLType.F16: "f32", GGMLType.BF16: "bf16"}
 
 
@@ -148,8 +149,8 @@ def costs(file: GGUFFile, kv_row: int, kv: GGMLType = GGMLType.F16) -> Costs:
     for name, tensor in file.tensors.items():
         if len(tensor.shape) < 2:
             vectors += tensor.nbytes
-        elif name == "token_embd.weight" and name != head:
-            embedding_row = tensor.nbytes / tensor.shape[0]
+        elif name in TABLES and name != head:
+            embedding_row += tensor.nbytes / tensor.shape[0]
         else:
             routed = re.search(r"_exps\.|\.ffn_(gate|up|down)\.\d+\.", name) and n_expert and n_used
             of, used = ((tensor.shape[0] if len(tensor.shape) > 2 else n_expert), n_used) if routed else (1, 1)

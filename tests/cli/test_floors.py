@@ -8,7 +8,7 @@ import pytest
 
 from lmhub.cli.floors import Costs, Machine, Matrix, Span, Work, costs, decode_bytes
 from lmhub.gguf import GGMLType, open_gguf
-from lmhub.testing.tiny import tiny_gguf
+from lmhub.testing.tiny import decoder, tiny_gguf, write
 
 
 def bytes_of(path: Path) -> tuple[int, dict[str, int]]:
@@ -25,6 +25,13 @@ def test_an_embedding_of_its_own_costs_one_row(tmp_path: Path) -> None:
     touched, sizes = bytes_of(tiny_gguf("x", tmp_path / "untied.gguf", tied=False, n_vocab=288))
     embedding = sizes["token_embd.weight"]
     assert touched == sum(sizes.values()) - embedding + embedding // 288
+
+
+def test_a_table_of_rows_per_layer_costs_one_row(tmp_path: Path) -> None:
+    name, tiny = "per_layer_token_embd.weight", decoder("x", tied=True)
+    path = write(tmp_path / "tables.gguf", tiny.with_tensors({name: (288, 64)}))
+    touched, sizes = bytes_of(path)
+    assert touched == sum(sizes.values()) - sizes[name] + sizes[name] // 288
 
 
 def test_only_the_used_experts_count(tmp_path: Path) -> None:

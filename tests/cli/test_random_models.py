@@ -6,12 +6,14 @@ import math
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lmhub
+from lmhub.errors import RequestError
 from lmhub.gguf import open_gguf
 from lmhub.gguf.quant import dequantize
 from lmhub.tokenize import load_tokenizer
@@ -113,3 +115,40 @@ def test_the_command(tmp_path: Path) -> None:
     failed = subprocess.run(words, capture_output=True, text=True, check=False)
     assert failed.returncode == 2
     assert "cannot be written: no such file or directory" in failed.stderr
+
+
+GEMMA = runpy.run_path(str(SCRIPT.with_name("gemma_models.py")))
+SMALL_GEMMA = GEMMA["Gemma"](4, 2, 256, 256, 4, (2, 1), 16, head_dim=(64, 128), n_vocab=1024)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"n_per_layer": 256, "n_shared": 2},
+        {"n_expert": 4, "n_expert_used": 2, "n_ff_expert": 64},
+    ],
+)
+def test_gemma(sizes: dict[str, int], tmp_path: Path) -> None:
+    path = tmp_path / "gemma.gguf"
+    GEMMA["write_model"](path, replace(SMALL_GEMMA, **sizes), MODELS["TYPES"]["q4_k_m"])
+    with lmhub.open(path, ctx=64) as model:
+        logits = model.logits(list(range(40)))
+        assert np.isfinite(logits).all()
+        assert 0.5 < logits.std() < 20
+
+
+def test_a_gemma_that_denoises(tmp_path: Path) -> None:
+    path = tmp_path / "diffusion.gguf"
+    GEMMA["write_model"](path, replace(SMALL_GEMMA, canvas=16), MODELS["TYPES"]["q8_0"])
+    with lmhub.open(path, ctx=128) as model:
+        hello = [{"role": "user", "content": "Hello"}]
+        assert model.chat(hello, max_tokens=20, denoising={"steps": 2}).usage.completion_tokens <= 20
+        with pytest.raises(RequestError, match="steps must be a whole number from 1"):
+            model.chat(hello, denoising={"steps": 0})
+
+
+def test_fewer_layers_of_a_gemma_are_whole_periods() -> None:
+    small = GEMMA["cut"](GEMMA["E2B"], 15)
+    assert (small.n_layer, small.n_shared) == (15, 5) and small.is_full(14)
+    with pytest.raises(SystemExit, match="multiple of 5"):
+        GEMMA["cut"](GEMMA["E2B"], 7)

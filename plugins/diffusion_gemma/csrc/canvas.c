@@ -7,7 +7,10 @@
 #include "lmk.h"
 #include "canvas.h"
 
-enum { TABLE_ROWS = 128 };                      /* that are expanded at a time */
+enum {
+    TABLE_ROWS = 64,                            /* that are expanded at a time */
+    STRETCH = 256,                              /* columns that are added up at a time */
+};
 
 typedef struct reading {
     const canvas_wish *w;
@@ -82,18 +85,54 @@ typedef struct expecting {
     float *soft;
 } expecting;
 
+/* A row's own ids in ascending order, a stretch of columns at a time: the sums are the same for any instruction set. */
+static inline __attribute__((always_inline)) void expect_row(const expecting *j, int64_t row)
+{
+    float weight[TABLE_ROWS];
+    const float *from[TABLE_ROWS];
+    int32_t n = 0;
+    for (int32_t i = 0; i < j->n_ids; i++) {
+        weight[n] = j->p[row * j->V + j->ids[i]];
+        from[n] = j->table + i * j->d;
+        n += weight[n] > j->least;
+    }
+    for (int64_t k = 0; k < j->d; k += STRETCH) {
+        const int64_t width = j->d - k < STRETCH ? j->d - k : STRETCH;
+        float *restrict to = j->soft + row * j->d + k;
+        int32_t i = 0;
+        for (; i + 4 <= n; i += 4) {             /* as one by one, but for what stays in registers between them */
+            const float *a = from[i] + k, *b = from[i + 1] + k, *e = from[i + 2] + k, *f = from[i + 3] + k;
+            const float u = weight[i], v = weight[i + 1], w = weight[i + 2], x = weight[i + 3];
+            for (int64_t c = 0; c < width; c++) to[c] = (((to[c] + u * a[c]) + v * b[c]) + w * e[c]) + x * f[c];
+        }
+        for (; i < n; i++)
+            for (int64_t c = 0; c < width; c++) to[c] += weight[i] * from[i][k + c];
+    }
+}
+
 static void expect_rows(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
-    const expecting *j = arg;
-    for (int64_t row = begin; row < end; row++)
-        for (int32_t i = 0; i < j->n_ids; i++) {
-            const float p = j->p[row * j->V + j->ids[i]], *from = j->table + i * j->d;
-            float *restrict to = j->soft + row * j->d;
-            if (p <= j->least) continue;
-            for (int64_t k = 0; k < j->d; k++) to[k] += p * from[k];
-        }
+    for (int64_t row = begin; row < end; row++) expect_row(arg, row);
 }
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void expect_rows_avx2(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    for (int64_t row = begin; row < end; row++) expect_row(arg, row);
+}
+
+static lmk_range_fn best_expect_rows(void)
+{
+    return strcmp(lmk->isa, "ref") && __builtin_cpu_supports("avx2") ? expect_rows_avx2 : expect_rows;
+}
+#else
+static lmk_range_fn best_expect_rows(void)
+{
+    return expect_rows;
+}
+#endif
 
 /* wanted[id] = 1 where any row has more than `least` of it */
 static void mark_wanted(uint8_t *wanted, const float *p, int64_t n, int64_t V, float least)
@@ -114,12 +153,13 @@ int canvas_expect(lmk_ctx *c, const lmk_weight *table, const float *p, int64_t n
     memset(soft, 0, (size_t)(n * d) * sizeof(float));
 
     int32_t ids[TABLE_ROWS];
+    const lmk_range_fn add_rows = best_expect_rows();
     expecting job = { p, rows, ids, 0, V, d, least, soft };
     for (int64_t id = 0; id < V; id++) {
         if (wanted[id]) ids[job.n_ids++] = (int32_t)id;
         if (job.n_ids < TABLE_ROWS && (id + 1 < V || !job.n_ids)) continue;
         if (lmk->get_rows(c, rows, table, ids, job.n_ids)) return -1;
-        lmk->parallel_for(c, n, 1, expect_rows, &job);
+        lmk->parallel_for(c, n, 1, add_rows, &job);
         job.n_ids = 0;
     }
     lmk->release(c, mark);
