@@ -18,11 +18,12 @@ from runpy import run_path
 from typing import Any
 
 import numpy as np
+from noise import noise
 
 from lmhub.gguf import GGMLType, GGUFWriter
 
 MODELS = run_path(str(Path(__file__).with_name("models.py")))
-add_vocabulary, noise = MODELS["add_vocabulary"], MODELS["noise"]
+add_vocabulary = MODELS["add_vocabulary"]
 
 Shape = tuple[int, ...]
 
@@ -179,7 +180,7 @@ def write_model(path: Path, g: Gemma, recipe: Any, *, seed: int = 0) -> None:
             out.add(f"{g.arch}.{key}", value)
         if g.canvas:
             out.add("diffusion.canvas_length", g.canvas)
-        add_vocabulary(out, g.n_vocab)
+        add_vocabulary(out, g.n_vocab, "qwen2")
         turned = np.where(np.arange(g.head_dim[1] // 2) < g.head_dim[1] // 8, 1.0, 1e30)
         out.add_tensor("rope_freqs.weight", turned.astype(np.float32))
         for name, size in vectors(g):

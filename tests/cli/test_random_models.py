@@ -19,6 +19,7 @@ from lmhub.gguf.quant import dequantize
 from lmhub.tokenize import load_tokenizer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "models.py"
+sys.path.insert(0, str(SCRIPT.parent))  # as for a script, whose folder is on the path
 MODELS = runpy.run_path(str(SCRIPT))
 SMALLEST = MODELS["Geometry"](2, 256, 256, 4, 2, 64, 1024, 512)
 SMALLEST_MOE = MODELS["Geometry"](2, 256, 256, 4, 2, 64, 1024, 512, n_expert=8, n_expert_used=2, tied=False)
@@ -91,7 +92,7 @@ def test_the_full_vocabulary_is_one_that_encodes() -> None:
         def add(self, key: str, value: object, kind: str | None = None) -> None:
             collected[key] = value
 
-    MODELS["add_vocabulary"](Sink(), 151936)
+    MODELS["add_vocabulary"](Sink(), 151936, "qwen2")
     tokenizer = load_tokenizer(collected)
     assert tokenizer.n_vocab == 151936
     assert tokenizer.eog >= {151645, 151643}
