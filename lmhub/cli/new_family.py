@@ -47,7 +47,7 @@ def new_family(
 
 _FIRST = """
 Next:
-  pip install -e '{folder}[dev]'
+  pip install --no-build-isolation -e '{folder}[dev]'
   pytest {folder}
   lmhub serve MODEL.gguf        a file of the architecture {name}
 
