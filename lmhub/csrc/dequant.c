@@ -399,6 +399,12 @@ static inline void FN(q2_0)(const uint8_t *b, float *y) {
     for (int i = 0; i < 64; i++) y[i] = d * (float)((b[2 + i / 4] >> i % 4 * 2 & 3) - 1);
 }
 
+/* The same with 128 elements to a half */
+static inline void FN(pq2_0)(const uint8_t *b, float *y) {
+    float d = FN(half_at)(b);
+    for (int i = 0; i < 128; i++) y[i] = d * (float)((b[2 + i / 4] >> i % 4 * 2 & 3) - 1);
+}
+
 int LMK_SUFFIX(lmk_dequant_row)(int32_t type, const void *src, float *dst, int64_t n) {
     const uint8_t *b = src;
     switch (type) {

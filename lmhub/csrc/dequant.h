@@ -41,7 +41,8 @@
     X(39, mxfp4, 32, 17)     \
     X(40, nvfp4, 64, 36)     \
     X(41, q1_0, 128, 18)     \
-    X(42, q2_0, 64, 18)
+    X(42, q2_0, 64, 18)      \
+    X(142, pq2_0, 128, 34)
 
 /* Expand n consecutive elements, a multiple of the type's block, from src (any alignment) to dst[n].
  * 0, or -1 for a type without expansion or an n that is negative or not a multiple. Bytes of any value are safe. */

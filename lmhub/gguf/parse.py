@@ -9,7 +9,8 @@ byte-level tokenizers store their tokens in a printable alphabet and SentencePie
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from mmap import mmap
 from typing import Any
 
@@ -171,6 +172,7 @@ def parse(buf: mmap | bytes) -> Header:
     alignment = _alignment(metadata)
     entries = [_entry(cursor) for _ in range(n_tensors)]
     start = -(-cursor.pos // alignment) * alignment
+    entries = list(_with_wide_blocks(entries, alignment, cursor.size - start))
     return Header(version, metadata, _directory(entries, start, alignment, cursor.size), alignment)
 
 
@@ -229,6 +231,32 @@ def _entry(cursor: _Cursor) -> TensorInfo:
     if n_blocks == 0:
         raise Damaged(what + " has a dimension of 0")
     return TensorInfo(name, kind, tuple(reversed(dims)), offset, n_blocks * kind.block_bytes)
+
+
+def _with_wide_blocks(entries: list[TensorInfo], alignment: int, size: int) -> Iterator[TensorInfo]:
+    """The entries; those of Q2_0 as PQ2_0, blocks of 128, in files from before the number meant blocks of 64.
+
+    Only the room that tensors take tells the layouts apart. All of a file have the same: that of 64 where either fits,
+    and where neither does.
+    """
+
+    def wide(entry: TensorInfo) -> TensorInfo:
+        n_blocks, rest = divmod(entry.nbytes, 2 * GGMLType.Q2_0.block_bytes)
+        return entry if rest else replace(entry, type=GGMLType.PQ2_0, nbytes=n_blocks * GGMLType.PQ2_0.block_bytes)
+
+    def fits(entry: TensorInfo) -> bool:
+        room = ends[entry.offset] - entry.offset
+        return room in (entry.nbytes, -(-entry.nbytes // alignment) * alignment)
+
+    found = [entry for entry in entries if entry.type is GGMLType.Q2_0]
+    if not found:
+        yield from entries
+        return
+    offsets = sorted({entry.offset for entry in entries})
+    ends = dict(zip(offsets, [*offsets[1:], size], strict=True))
+    is_wide = not all(map(fits, found)) and all(fits(wide(entry)) and entry.shape[-1] % 128 == 0 for entry in found)
+    for entry in entries:
+        yield wide(entry) if is_wide and entry.type is GGMLType.Q2_0 else entry
 
 
 def _directory(entries: list[TensorInfo], start: int, alignment: int, size: int) -> tuple[TensorInfo, ...]:

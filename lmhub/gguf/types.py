@@ -47,6 +47,7 @@ class GGMLType(Enum):
     NVFP4 = (40, 64, 36)
     Q1_0 = (41, 128, 18)
     Q2_0 = (42, 64, 18)
+    PQ2_0 = (142, 128, 34)  # a vendor's; its earlier files have it under the number 42: see `parse.py`
 
     def __init__(self, id: int, block_elements: int, block_bytes: int):
         self.id = id

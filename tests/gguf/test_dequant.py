@@ -16,7 +16,7 @@ from lmhub.gguf import GGMLType, GGUFWriter, open_gguf
 from lmhub.gguf.quant import dequantize, expand, quantize
 from lmhub.native import lib
 
-BY_FORMULA = {"Q1_0", "Q2_0"}
+BY_FORMULA = {"Q1_0", "Q2_0", "PQ2_0"}
 WITHOUT = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
 COMPARED = [kind for kind in GGMLType if kind.name not in BY_FORMULA | WITHOUT]
 
@@ -81,13 +81,17 @@ def test_q1_0_by_its_formula(d: float) -> None:
     assert_same_bits(expand(data, GGMLType.Q1_0, (128,)), want)
 
 
+@pytest.mark.parametrize("kind", [GGMLType.Q2_0, GGMLType.PQ2_0], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("d", [1.5, -0.375, 6e-8])
-def test_q2_0_by_its_formula(d: float) -> None:
-    codes = np.concatenate([np.repeat(np.arange(4), 4), np.random.default_rng(1).integers(0, 4, 48)]).astype(np.uint8)
-    packed = (codes.reshape(16, 4) << np.array([0, 2, 4, 6], np.uint8)).sum(axis=1, dtype=np.uint8)
+def test_q2_0_by_its_formula(d: float, kind: GGMLType) -> None:
+    n = kind.block_elements
+    codes = np.concatenate([np.repeat(np.arange(4), 4), np.random.default_rng(1).integers(0, 4, n - 16)]).astype(
+        np.uint8
+    )
+    packed = (codes.reshape(-1, 4) << np.array([0, 2, 4, 6], np.uint8)).sum(axis=1, dtype=np.uint8)
     data = np.concatenate([np.array([d], np.float16).view(np.uint8), packed])
     want = np.float32(np.float16(d)) * (codes.astype(np.float32) - 1)
-    assert_same_bits(expand(data, GGMLType.Q2_0, (64,)), want)
+    assert_same_bits(expand(data, kind, (n,)), want)
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

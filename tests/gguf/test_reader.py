@@ -13,6 +13,7 @@ from gguf import GGUFReader
 
 from lmhub.errors import ModelFileError
 from lmhub.gguf import GGMLType, GGUFWriter, open_gguf
+from lmhub.gguf.quant import dequantize
 
 SMALL = (
     "qwen3/model-q4_k_m.gguf",
@@ -148,6 +149,39 @@ def test_required_values_are_typed(toy: Path) -> None:
             file.optional("toy.scale", int, 1)
         with pytest.raises(ModelFileError, match="the tensor c is missing"):
             file.tensor("c")
+
+
+def q2_file(path: Path, kind: GGMLType, n_rows: int) -> Path:
+    """Two tensors of 2-bit codes, equal values in either layout, both under the number 42; one of floats between."""
+    rng = np.random.default_rng(2)
+    halves = rng.uniform(0.5, 1.5, (n_rows, 2)).astype(np.float16)
+    codes = rng.integers(0, 256, (n_rows, 2, 32), np.uint8)
+    parts = 128 // kind.block_elements
+    blocks = np.empty((n_rows, 2, parts, kind.block_bytes), np.uint8)
+    blocks[..., :2] = halves.view(np.uint8).reshape(n_rows, 2, 1, 2)
+    blocks[..., 2:] = codes.reshape(n_rows, 2, parts, -1)
+    with GGUFWriter(path, "toy") as out:
+        out.add_tensor("first.weight", blocks.reshape(-1), kind, shape=(n_rows, 256))
+        out.add_tensor("norm.weight", np.ones(3, np.float32))
+        out.add_tensor("last.weight", blocks.reshape(-1), kind, shape=(n_rows, 256))
+    data = bytearray(path.read_bytes())
+    for name in (b"first.weight", b"last.weight"):
+        at = data.index(name) + len(name) + 4 + 2 * 8
+        data[at : at + 4] = (42).to_bytes(4, "little")
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("n_rows", [8, 33])
+def test_codes_of_two_bits_in_blocks_of_64_and_of_128(tmp_path: Path, n_rows: int) -> None:
+    new, old = (q2_file(tmp_path / f"{k.name}.gguf", k, n_rows) for k in (GGMLType.Q2_0, GGMLType.PQ2_0))
+    with open_gguf(new) as one, open_gguf(old) as other:
+        for name in ("first.weight", "last.weight"):
+            assert (one.tensor(name).type, other.tensor(name).type) == (GGMLType.Q2_0, GGMLType.PQ2_0)
+            assert dequantize(one.tensor(name)).tobytes() == dequantize(other.tensor(name)).tobytes()
+    old.write_bytes(old.read_bytes()[:-60])
+    with pytest.raises(ModelFileError, match=r"last\.weight ends at byte|overlap"):
+        open_gguf(old)
 
 
 def test_facts_count_parameters_and_types(toy: Path) -> None:
