@@ -86,13 +86,17 @@ def message_from(given: Message | Mapping[str, Any], where: str) -> Message:
 
 
 def tool_from(given: Tool | Mapping[str, Any], where: str) -> Tool:
-    """A Tool from `{"name", "description", "parameters"}`, bare or as the "function" of one. Raises RequestError."""
+    """A Tool from `{"name", "description", "parameters", "strict"}`, bare or as the "function" of one.
+
+    Raises RequestError.
+    """
     if isinstance(given, Tool):
         return given
     function = given.get("function", given) if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise RequestError(f"{where} must be a dict with the name of a function", f"{where}.name")
-    return Tool(function["name"], function.get("description"), function.get("parameters"))
+    strict = function.get("strict") is True
+    return Tool(function["name"], function.get("description"), function.get("parameters"), strict=strict)
 
 
 def sampling_from(sampling: Mapping[str, float]) -> dict[str, float | int]:

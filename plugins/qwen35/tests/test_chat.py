@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from lmhub_qwen35 import lmhub_families
 
+import lmhub
 from lmhub.advice import default_sampling
 from lmhub.chat.prompt import ChatFormat, Prompt
 from lmhub.errors import RequestError
@@ -290,6 +291,27 @@ def test_forced_calls_are_typed(model: Model) -> None:
     ):
         ids = [*model.ids(text), end]
         assert (engine.constraint(spec).accepts(ids) == len(ids)) == right, text
+
+
+@pytest.mark.parametrize("reasoning", [False, True])
+def test_the_model_itself_writes_a_forced_call(zoo: Path, reasoning: bool) -> None:
+    properties = {
+        "mode": {"enum": ["r", "w"]},
+        "n": {"type": "integer", "minimum": 1, "maximum": 99},
+        "flags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["n", "mode", "flags"]}
+    tool = {"type": "function", "function": {"name": "read", "parameters": schema, "strict": True}}
+    with lmhub.open(zoo / "qwen35" / "model-q8_0.gguf", ctx=1024) as served:
+        reply = served.chat(
+            [{"role": "user", "content": "Hi"}], tools=[tool], tool_choice="any", reasoning=reasoning, seed=1
+        )
+    assert (reply.finish_reason, reply.text, reply.reasoning) == ("tool_calls", "", "")
+    [call] = reply.tool_calls
+    arguments = json.loads(call.arguments)
+    assert call.name == "read" and arguments.keys() == properties.keys()
+    assert arguments["mode"] in ("r", "w") and 1 <= arguments["n"] <= 99
+    assert 1 <= len(arguments["flags"]) <= 3 and {type(one) for one in arguments["flags"]} == {bool}
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
