@@ -1,8 +1,8 @@
 """An agent's conversation with a real model: prompts, states and template are real, the replies are the test's.
 
-    agent = Agent(model, tokenizer, chat, (TOOL,))
+    agent = Agent(loaded, (TOOL,))
     agent.hears(Message("user", (Text("What is in a.txt?"),)))
-    cost = agent.replies("hm\n</think>\n\n<tool_call>...")  # read with the model's own parser, then in the history
+    cost = agent.replies("hm\\n</think>\\n\\n<tool_call>...")  # read by the model's own parser, then in the history
     cost.n_read                                            # tokens of the prompt that were not there yet
 
 What each prompt costs can so be compared with a server that has seen nothing.
@@ -10,39 +10,39 @@ What each prompt costs can so be compared with a server that has seen nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmhub.chat.prompt import ChatFormat, Prompt
+from lmhub.loaded import LoadedModel
 from lmhub.model import CausalLM, Chunk
 from lmhub.testing.turns import Turns
-from lmhub.tokenize import Tokenizer
 from lmhub.types import (
-    Content,
+    ChatRequest,
+    Event,
     GenerationRequest,
     Message,
     Part,
     Reasoning,
-    ReplyItem,
+    ReasoningDelta,
     SamplingParams,
     Text,
-    Thought,
+    TextDelta,
     Tool,
     ToolCall,
     ToolCallDelta,
     ToolCallStart,
+    ToolResult,
 )
 
 if TYPE_CHECKING:
     from lmhub.engine.disk import DiskTier
 
-
-MOST_QUIET_TURNS = 100
+QUIET_TURNS = 100  # enough to read ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,75 +59,85 @@ class Cost:
     source: str
     logits: bytes
 
+    @property
+    def n_cached(self) -> int:
+        """Tokens of the prompt that were there."""
+        return self.n_prompt - self.n_read
+
 
 class Agent:
-    """See the module. Every reply reasons first where the model can."""
+    """See the module. `model` comes from a hub, whose engine must have nothing to do meanwhile."""
 
-    def __init__(
-        self,
-        model: CausalLM,
-        tokenizer: Tokenizer,
-        chat: ChatFormat,
-        tools: Sequence[Tool] = (),
-        *,
-        n_ctx: int = 4096,
-    ):
-        self._model, self._tokenizer, self._chat, self._tools = model, tokenizer, chat, tools
-        self._n_ctx = n_ctx
+    def __init__(self, model: LoadedModel, tools: Sequence[Tool] = (), *, reasoning: bool = True):
+        assert isinstance(model.model, CausalLM)
+        self._loaded, self._model, self._tools, self._reasoning = model, model.model, tuple(tools), reasoning
         self._ids = count()
         self._script: list[int] = []
         self._logits = b""
         self.messages: list[Message] = []
+        self.held: tuple[int, ...] = ()  # the tokens of the last prompt and its reply, but the one that ended it
         self.turns: Turns
         self.restart()
 
     def restart(self, disk: DiskTier | None = None) -> None:
         """A new server, which knows what `disk` has."""
         self.turns = Turns(
-            self._model, n_ctx=self._n_ctx, batch=1, disk=disk, sample=self._sample, tokenizer=self._tokenizer
+            self._model,
+            n_ctx=self._loaded.n_ctx,
+            batch=1,
+            disk=disk,
+            sample=self._sample,
+            tokenizer=self._loaded.tokenizer,
         )
 
     def hears(self, *messages: Message) -> None:
         """What comes from the user and from tools."""
         self.messages += messages
 
+    def hears_results(self, text: str) -> None:
+        """An answer to each call of the last reply."""
+        calls = [part for part in self.messages[-1].parts if isinstance(part, ToolCall)]
+        assert calls, "the reply made no call"
+        self.hears(*(Message("tool", (ToolResult(call.id, text),)) for call in calls))
+
     @property
-    def prompt(self) -> Prompt:
-        """The conversation so far, as the model would get it."""
-        return self._chat.render(self.messages, self._tools, reasoning=True)
+    def request(self) -> GenerationRequest:
+        """The conversation so far, as the engine gets it."""
+        [made] = self._loaded.prepare(self._chat, f"r{next(self._ids)}")
+        return replace(made, constraint=None)  # the script needs none
 
     def replies(self, text: str) -> Cost:
-        """Generate `text`, markers as tokens, to the conversation so far, and add it as a client sends it back."""
-        prompt = self.prompt
-        end = min(self._tokenizer.eog)
-        self._script = [*self._tokenizer.encode(text, special=True), end]
-        request = GenerationRequest(
-            f"r{next(self._ids)}",
-            prompt.ids,
-            SamplingParams(),
-            len(self._script),
-            frozenset((end,)),
-            n_stable=prompt.n_stable,
-        )
-        done = self.turns.run(request)
-        assert done.reason == "stop"
-        self.messages.append(self._read(prompt))
-        n = len(prompt.ids)
-        return Cost(n, n - done.cached, n + len(self._script) - 1, done.source, self._logits)
+        """Generate `text`, markers as tokens, to the conversation so far, and add it as a client sends it back.
+
+        The reply ends with the last token of `text`, if that is one which ends replies.
+        """
+        made = self.request
+        self._script = self._loaded.tokenizer.encode(text, special=True)
+        if self._script[-1] not in made.eog:
+            self._script.append(min(made.eog))
+        done = self.turns.run(replace(made, max_tokens=len(self._script)))
+        assert done.reason in ("stop", "tool_calls"), done
+        self.messages.append(Message("assistant", tuple(_heard(done.events))))
+        self.held = (*made.prompt, *self._script[:-1])
+        n = len(made.prompt)
+        return Cost(n, n - done.cached, len(self.held), done.source, self._logits)
 
     def idles(self) -> int:
-        """Time between two turns: what the next question's prompt begins with is read. Its tokens."""
-        asked = (self._chat.render((*self.messages, Message("user", (Text(text),))), self._tools) for text in "ab")
-        one, other = (prompt.ids for prompt in asked)
-        same = next(at for at, (id, its) in enumerate(zip(one, other, strict=False)) if id != its)
-        self.turns.ahead(one[:same])
-        self.turns.turn(MOST_QUIET_TURNS, quiet=True)
-        return same
+        """Time between two turns: what the next prompt begins with is read, as a server does it. Its tokens."""
+        *before, reply = self.messages
+        known = self._loaded.next_turn(replace(self._chat, messages=tuple(before)), reply)
+        self.turns.ahead(known)
+        self.turns.turn(QUIET_TURNS, quiet=True)
+        return len(known)
 
     def cold(self) -> bytes:
         """The bytes of the row behind the prompt, where nothing of it was there before."""
-        state = self._model.new_state(self._n_ctx)
-        return bytes(self._model.forward([Chunk(state, self.prompt.ids)])[-1].tobytes())
+        state = self._model.new_state(self._loaded.n_ctx)
+        return bytes(self._model.forward([Chunk(state, self.request.prompt)])[-1].tobytes())
+
+    @property
+    def _chat(self) -> ChatRequest:
+        return ChatRequest(tuple(self.messages), tools=self._tools, reasoning=self._reasoning, sampling={"seed": 1})
 
     def _sample(
         self,
@@ -144,19 +154,13 @@ class Agent:
             self._logits = row.tobytes()
         return self._script[index]
 
-    def _read(self, prompt: Prompt) -> Message:
-        """The reply as its client hears it."""
-        parser = self._chat.parser(prompt, self._tools)
-        items: list[ReplyItem] = []
-        for id in self._script[:-1]:
-            items += parser.feed(id, self._tokenizer.piece(id))
-        items += parser.finish()
-        thought, said = (
-            b"".join(one.data for one in items if isinstance(one, kind)).decode() for kind in (Thought, Content)
-        )
-        parts: list[Part] = [Reasoning(thought)] if thought else []
-        parts += [Text(said)] if said else []
-        for start in (one for one in items if isinstance(one, ToolCallStart)):
-            fragments = (one.fragment for one in items if isinstance(one, ToolCallDelta) and one.index == start.index)
-            parts.append(ToolCall(start.id, start.name, "".join(fragments)))
-        return Message("assistant", tuple(parts))
+
+def _heard(events: Sequence[Event]) -> Iterator[Part]:
+    """The parts of a reply as a client keeps them."""
+    if thought := "".join(event.text for event in events if isinstance(event, ReasoningDelta)):
+        yield Reasoning(thought)
+    if said := "".join(event.text for event in events if isinstance(event, TextDelta)):
+        yield Text(said)
+    for start in (event for event in events if isinstance(event, ToolCallStart)):
+        fragments = (one.fragment for one in events if isinstance(one, ToolCallDelta) and one.index == start.index)
+        yield ToolCall(start.id, start.name, "".join(fragments))

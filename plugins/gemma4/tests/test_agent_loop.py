@@ -5,124 +5,55 @@ The model is a golden one, whose text is noise; what it says is put into its mou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import lmhub_gemma4
 import pytest
 
-from lmhub.hub import Hub, Served
+from lmhub.hub import Hub
 from lmhub.settings import EngineSettings
-from lmhub.testing import drive
-from lmhub.types import (
-    ChatRequest,
-    Finish,
-    Message,
-    Part,
-    Reasoning,
-    ReasoningDelta,
-    Text,
-    TextDelta,
-    Tool,
-    ToolCall,
-    ToolCallDelta,
-    ToolCallStart,
-    ToolResult,
-    Usage,
-)
+from lmhub.testing.agent import Agent, Cost
+from lmhub.types import Message, Text, Tool
 
 TOOLS = (Tool("get", "Reads a page.", {"type": "object", "properties": {"a": {"type": "string"}}}),)
 ROUNDS = 10
 
 
-class Agent:
-    """A client that sends the whole conversation each time, and a model that says what it is told to say."""
-
-    def __init__(self, served: Served, reasoning: bool):
-        self.served, self.reasoning = served, reasoning
-        self.messages = [Message("system", (Text("You read pages."),)), Message("user", (Text("Read them all."),))]
-        self.prompt: tuple[int, ...] = ()
-        self.held: tuple[int, ...] = ()  # of the prompt and the reply before
-
-    def say(self, words: str) -> Usage:
-        """One request, answered with `words`."""
-        request = ChatRequest(
-            tuple(self.messages), tools=TOOLS, reasoning=self.reasoning, sampling={"seed": 1}, max_tokens=200
-        )
-        model = self.served.model
-        [made] = model.prepare(request, f"round {len(self.messages)}")
-        script = model.tokenizer.encode(words, special=True)
-        self.before, self.prompt = self.held, made.prompt
-
-        def dictate(row: np.ndarray, tokens: Sequence[int]) -> None:
-            row[:] = -1e9
-            row[script[len(tokens) - len(made.prompt)]] = 0.0
-
-        events = list(self.served.engine.submit(replace(made, processors=(dictate,))).events())
-        finish = events[-1]
-        assert isinstance(finish, Finish), finish
-        self.messages.append(Message("assistant", tuple(heard(events))))
-        self.held = (*made.prompt, *script[:-1])
-        return finish.usage
-
-    def n_common(self) -> int:
-        """How many tokens of the last prompt are those that came before, in place."""
-        pairs = zip(self.before, self.prompt, strict=False)
-        return next((at for at, (one, other) in enumerate(pairs) if one != other), len(self.before))
-
-
-def heard(events: Sequence[Any]) -> Iterator[Part]:
-    """The parts of a reply as a client keeps them."""
-    if thought := "".join(event.text for event in events if isinstance(event, ReasoningDelta)):
-        yield Reasoning(thought)
-    if said := "".join(event.text for event in events if isinstance(event, TextDelta)):
-        yield Text(said)
-    for start in (event for event in events if isinstance(event, ToolCallStart)):
-        fragments = (e.fragment for e in events if isinstance(e, ToolCallDelta) and e.index == start.index)
-        yield ToolCall(start.id, start.name, "".join(fragments))
-
-
 @pytest.fixture
-def served(hub: Hub, zoo: Path) -> Served:
-    import lmhub_gemma4
-
+def make(hub: Hub, zoo: Path) -> Callable[[bool], Agent]:
     hub.plugins.register(lmhub_gemma4, "gemma4")
-    return hub.load(zoo / "gemma4-31b" / "model-q8_0.gguf", EngineSettings(ctx=2048, batch=1, threads=1))
+    served = hub.load(zoo / "gemma4-31b" / "model-q8_0.gguf", EngineSettings(ctx=2048, batch=1, threads=1))
+    return lambda reasoning: Agent(served.model, TOOLS, reasoning=reasoning)
+
+
+def says(agent: Agent, words: str) -> tuple[Cost, int, int]:
+    """What the prompt cost, how many tokens the round before left, and how many of these the prompt has in place."""
+    before, prompt = agent.held, agent.request.prompt
+    places = (at for at, (one, other) in enumerate(zip(before, prompt, strict=False)) if one != other)
+    return agent.replies(words), len(before), next(places, len(before))
 
 
 @pytest.mark.parametrize("reasoning", [True, False])
-def test_each_round_reads_what_is_new(served: Served, reasoning: bool) -> None:
+def test_each_round_reads_what_is_new(make: Callable[[bool], Agent], reasoning: bool) -> None:
     """The prompts are many times the window of the sliding layers (16), which keep every position."""
-    agent = Agent(served, reasoning)
+    agent = make(reasoning)
+    agent.hears(Message("system", (Text("You read pages."),)), Message("user", (Text("Read them all."),)))
     for at in range(ROUNDS):
         thought = f"<|channel>thought\npage {at} is next\n<channel|>" if reasoning else ""
-        usage = agent.say(
-            f'{thought}Page {at}.<|tool_call>call:get{{a:<|"|>page {at}<|"|>}}<tool_call|><|tool_response>'
+        cost, n_before, n_common = says(
+            agent, f'{thought}Page {at}.<|tool_call>call:get{{a:<|"|>page {at}<|"|>}}<tool_call|><|tool_response>'
         )
         if at > 0:
             is_primed = not reasoning and at == 1  # the empty channel is not shown again
-            assert usage.cached_tokens == (agent.n_common() if is_primed else len(agent.before))
-        [call] = [part for part in agent.messages[-1].parts if isinstance(part, ToolCall)]
-        agent.messages.append(Message("tool", (ToolResult(call.id, f"This is page {at}."),)))
-    usage = agent.say("That is all.<turn|>")
-    assert usage.cached_tokens == len(agent.before)
+            assert cost.n_cached == (n_common if is_primed else n_before)
+        agent.hears_results(f"This is page {at}.")
+    cost, n_before, _ = says(agent, "That is all.<turn|>")
+    assert cost.n_cached == n_before
 
-    agent.messages.append(Message("user", (Text("And now?"),)))
-    usage = agent.say("Nothing.<turn|>")
-    n_opened = len(served.model.tokenizer.encode("<|turn>model\n", special=True))
-    assert usage.cached_tokens == agent.n_common()
-    if not reasoning:  # nothing was stripped
-        assert usage.cached_tokens == len(agent.before)
-    else:  # the first reply is shown without its thoughts, and everything behind it is new
-        assert usage.cached_tokens > n_opened
-
-    request = replace(
-        served.model.prepare(ChatRequest(tuple(agent.messages), sampling={"temperature": 0}, max_tokens=8), "free")[0],
-        eog=frozenset(),
-        return_token_ids=True,
-    )
-    reused = list(served.engine.submit(request).events())
-    fresh = drive.greedy(served.model.model, request.prompt, 8)
-    assert [token for event in reused for token in getattr(event, "tokens", ())] == fresh
+    agent.hears(Message("user", (Text("And now?"),)))
+    fresh = agent.cold()
+    cost, n_before, n_common = says(agent, "Nothing.<turn|>")
+    assert (cost.n_cached, cost.logits) == (n_common, fresh)
+    # Without reasoning nothing is stripped; else the first reply is shown without its thoughts.
+    assert n_common == n_before if not reasoning else n_common > len("<|turn>model\n")

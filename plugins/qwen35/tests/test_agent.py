@@ -9,48 +9,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lmhub_qwen35
 import pytest
-from lmhub_qwen35 import lmhub_families
 
-from lmhub.chat.prompt import ChatFormat
 from lmhub.engine.disk import DiskTier
-from lmhub.family import style_for
-from lmhub.gguf import open_gguf
-from lmhub.testing import drive
+from lmhub.hub import Hub
+from lmhub.settings import EngineSettings
 from lmhub.testing.agent import Agent, Cost
 from lmhub.testing.fake import PATIENCE_S
-from lmhub.tokenize import load_tokenizer
-from lmhub.types import Message, Reasoning, Text, Tool, ToolCall, ToolResult
+from lmhub.types import Message, Reasoning, Text, Tool
 
 TOOL = Tool("read", "Reads", {"type": "object", "properties": {"path": {"type": "string"}, "all": {"type": "boolean"}}})
 STEPS = 4  # calls for each question
 
 
 @pytest.fixture(scope="module")
-def make(zoo: Path) -> Callable[[], Agent]:
-    path = zoo / "qwen35" / "model-q8_0.gguf"
-    metadata = open_gguf(path).metadata
-    tokenizer, [family] = load_tokenizer(metadata), lmhub_families()
-    style = style_for(family.tools, metadata["tokenizer.chat_template"])
-    chat = ChatFormat.from_metadata(metadata, tokenizer, think=family.think, tools=style)
-    model = drive.load("lmhub_qwen35", path, 4096)
-    return lambda: Agent(model, tokenizer, chat, (TOOL,))
+def make(zoo: Path) -> Iterator[Callable[..., Agent]]:
+    hub = Hub(entry_points=False)
+    hub.plugins.register(lmhub_qwen35, "qwen35")
+    served = hub.load(zoo / "qwen35" / "model-q8_0.gguf", EngineSettings(ctx=4096, batch=1))
+    yield lambda **options: Agent(served.model, (TOOL,), **options)
+    hub.close()
 
 
 def asks(agent: Agent, text: str) -> None:
     agent.hears(Message("user", (Text(text),)))
 
 
-def step(agent: Agent, n: int) -> Cost:
+def step(agent: Agent, n: int, thought: str = "It is missing.\n</think>\n\n") -> Cost:
     """One call and its result; the reply begins as it would on a fresh server."""
     cold = agent.cold()
     cost = agent.replies(
-        f"Part {n} is missing.\n</think>\n\nLook.\n\n<tool_call>\n<function=read>\n<parameter=path>\n  a/{n} é\n"
+        f"{thought}Look.\n\n<tool_call>\n<function=read>\n<parameter=path>\n  a/{n} é\n"
         "</parameter>\n<parameter=all>\nTrue\n</parameter>\n</function>\n</tool_call>"
     )
     assert cost.logits == cold
-    [call] = [part for part in agent.messages[-1].parts if isinstance(part, ToolCall)]
-    agent.hears(Message("tool", (ToolResult(call.id, f"content {n}"),)))
+    agent.hears_results(f"content {n}")
     return cost
 
 
@@ -61,12 +55,12 @@ def answer(agent: Agent) -> Cost:
     return cost
 
 
-def test_ten_replies(make: Callable[[], Agent]) -> None:
+def test_ten_replies(make: Callable[..., Agent]) -> None:
     agent = make()
     n_read = n_cold = began = 0
     for question in range(2):
         asks(agent, f"Question {question}?")
-        n_stable = agent.prompt.n_stable
+        n_stable = agent.request.n_stable
         before: Cost | None = None
         for n in range(STEPS + 1):
             cost = step(agent, n) if n < STEPS else answer(agent)
@@ -80,7 +74,18 @@ def test_ten_replies(make: Callable[[], Agent]) -> None:
     assert n_read < n_cold / 5
 
 
-def test_between_two_questions_the_turn_that_is_over_is_read(make: Callable[[], Agent]) -> None:
+def test_a_loop_without_reasoning(make: Callable[..., Agent]) -> None:
+    """The empty thought that the prompt opens the reply with is in the history as well, until the turn is over."""
+    agent = make(reasoning=False)
+    asks(agent, "Question 1?")
+    before = step(agent, 0, thought="")
+    for n in (1, 2):
+        cost = step(agent, n, thought="")
+        assert (cost.n_read, cost.source) == (cost.n_prompt - before.n_end, "slot")
+        before = cost
+
+
+def test_between_two_questions_the_turn_that_is_over_is_read(make: Callable[..., Agent]) -> None:
     agent = make()
     asks(agent, "Question 1?")
     step(agent, 1)
@@ -91,7 +96,7 @@ def test_between_two_questions_the_turn_that_is_over_is_read(make: Callable[[], 
     assert (cost.n_read, cost.source) == (cost.n_prompt - n_known, "slot")  # the question, and what opens the reply
 
 
-def test_a_restart_in_the_middle_of_a_turn(make: Callable[[], Agent], tier: Callable[[], DiskTier]) -> None:
+def test_a_restart_in_the_middle_of_a_turn(make: Callable[..., Agent], tier: Callable[[], DiskTier]) -> None:
     agent = make()
     agent.restart(tier())
     asks(agent, "Question 1?")
@@ -104,12 +109,12 @@ def test_a_restart_in_the_middle_of_a_turn(make: Callable[[], Agent], tier: Call
     answer(agent)
 
 
-def test_a_restart_between_two_questions(make: Callable[[], Agent], tier: Callable[[], DiskTier]) -> None:
+def test_a_restart_between_two_questions(make: Callable[..., Agent], tier: Callable[[], DiskTier]) -> None:
     """Also where there was one in the turn that is over: the file has kept where that began."""
     agent = make()
     agent.restart(tier())
     asks(agent, "Question 1?")
-    began = agent.prompt.n_stable or 0
+    began = agent.request.n_stable or 0
     step(agent, 1)
     agent.turns.close()
     agent.restart(tier())
@@ -121,13 +126,13 @@ def test_a_restart_between_two_questions(make: Callable[[], Agent], tier: Callab
     assert (cost.n_read, cost.source) == (cost.n_prompt - began, "disk")
 
 
-def test_a_client_that_drops_the_reasoning(make: Callable[[], Agent]) -> None:
+def test_a_client_that_drops_the_reasoning(make: Callable[..., Agent]) -> None:
     """The history shows an empty thought then: the last reply is read again, and nothing before it."""
     agent = make()
     asks(agent, "Question 1?")
     before = 0
     for n in range(3):
-        began = agent.prompt.n_stable
+        began = agent.request.n_stable
         cost = step(agent, n)
         assert cost.n_read <= cost.n_prompt - before
         reply, result = agent.messages[-2:]
