@@ -154,6 +154,8 @@ class SlotPool:
         if best.kind == "wait":
             assert best.slot is not None
             slot.waits_for = (best.slot, best.n)
+            if best.slot.state is not None and not best.slot.state.can_rewind:  # a copy needs a checkpoint just there
+                best.slot.cuts = tuple(sorted({*best.slot.cuts, best.n}))
             return
         source = self._go(slot, best, wanted)
         self._begin(slot, source, wanted)

@@ -110,7 +110,7 @@ class Ways:
             yield self._way(wanted, n, seconds, 1, "copy", parked=parked, slot=slot, checkpoint=blob)
 
     def _coming(self, slot: Slot, other: Slot, wanted: Ids) -> Iterator[Way]:
-        """What `other`, which was admitted before, is still reading of it. Its copy is cheap where it can be cut.
+        """What `other`, which was admitted before, is still reading of it, and is then copied.
 
         The wait counts half: read beside each other, the same tokens would take both of them twice as long.
         """
@@ -120,9 +120,8 @@ class Ways:
         if not is_reading or n < max(WORTH_WAITING, len(slot.tokens) // 4):
             return
         assert other.state is not None
-        if other.state.can_rewind:
-            seconds = missing / (2 * self._times.prefill.value) + n * other.state.row_nbytes / self.copying.value
-            yield self._way(wanted, n, seconds, 2, "wait", slot=other)
+        seconds = missing / (2 * self._times.prefill.value) + n * other.state.row_nbytes / self.copying.value
+        yield self._way(wanted, n, seconds, 2, "wait", slot=other)
 
     def _way(
         self,

@@ -121,6 +121,18 @@ def test_a_running_one_is_copied_at_its_checkpoints(make_request: MakeRequest, a
     assert (one.text, two.text) == (alone(SYSTEM + "question", 20).text, alone(SYSTEM + "what else").text)
 
 
+def test_prompts_at_once_read_their_common_beginning_once(
+    make_request: MakeRequest, alone: Callable[..., Done]
+) -> None:
+    """The one that reads it notes a checkpoint just where the others part from it."""
+    turns = Turns(RecurrentModel(), batch=3, kv_slots=3, prefill_chunk=50)
+    prompts = [SYSTEM * 4 + user for user in ("question", "what else", "who")]
+    one, *others = turns.end(*[turns.submit(make_request(prompt, 8)) for prompt in prompts])
+    assert (one.cached, one.text) == (0, alone(prompts[0]).text)
+    for done, prompt in zip(others, prompts[1:], strict=True):
+        assert (done.cached >= len(SYSTEM * 4), done.source, done.text) == (True, "copy", alone(prompt).text)
+
+
 def test_a_copy_can_be_gone_back_in_as_well(make_request: MakeRequest, alone: Callable[..., Done]) -> None:
     """Also once what it was copied from is no more."""
     turns = Turns(RecurrentModel(), batch=1, kv_slots=2)
