@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lmhub_gemma4 import QUOTE
 from lmhub_gemma4.calls import parse_calls
@@ -104,6 +104,7 @@ def written(value: Any) -> str:
     return json.dumps(value)
 
 
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # however busy the machine is
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text().filter(lambda text: QUOTE not in text),
     lambda inner: (
@@ -113,12 +114,14 @@ VALUES = st.recursive(
 )
 
 
+@UNHURRIED
 @given(st.dictionaries(st.from_regex(r"\A[a-z_]\w{0,8}\Z"), VALUES, max_size=5))
 def test_what_is_written_is_read(arguments: dict[str, Any]) -> None:
     [(name, text)] = parse_calls(f"call:a.b-c{written(arguments)}") or ()
     assert (name, json.loads(text)) == ("a.b-c", arguments)
 
 
+@UNHURRIED
 @given(st.text("cal:g{}[](),='\"<|>\\ 1tn.\n", max_size=60), st.booleans())
 def test_whatever_is_read_is_json(text: str, cut: bool) -> None:
     for _, arguments in parse_calls(text, TOOLS, cut) or ():
@@ -178,6 +181,7 @@ def test_only_calls_that_want_it_are_read_eagerly() -> None:
     assert "".join(typed[1:]) == '{"zip":"07030","n":5}'
 
 
+@UNHURRIED
 @given(st.dictionaries(st.from_regex(r"\A[a-z_]\w{0,8}\Z"), VALUES, min_size=1, max_size=4), st.integers(1, 9))
 def test_whatever_is_written_arrives_in_fragments(arguments: dict[str, Any], size: int) -> None:
     text = f"call:g{written(arguments)}"
