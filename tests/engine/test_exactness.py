@@ -362,6 +362,14 @@ def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return bench_of("lmhub_qwen35", write(tmp_path_factory.mktemp("recurrent") / "tiny.gguf", model, seed=3))
 
 
+@pytest.fixture(scope="module")
+def smeared(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Layers whose input has a share of the token before, which is neither key nor value: states keep ids, too."""
+    tiny = run_path(str(Path(__file__).parents[2] / "plugins/nanochat/tests/tiny_nanochat.py"))["MODELS"]["latest"]
+    model = replace(tiny, hparams={**tiny.hparams, "context_length": N_CTX})
+    return bench_of("lmhub_nanochat", write(tmp_path_factory.mktemp("smeared") / "tiny.gguf", model, seed=3))
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing() -> Iterator[None]:
     """No thread survives a test, and the number of compute threads is what it was."""
@@ -409,6 +417,14 @@ def test_guesses_over_states_that_cannot_be_cut_were_right_and_wrong(recurrent: 
     if not recurrent.seen:
         pytest.skip("the test above was not run")
     assert recurrent.seen["accepted"] and recurrent.seen["rejected"], recurrent.seen
+
+
+@given(case=cases(most=10))
+@example(case=a_tour("f16"))
+@example(case=a_tour("q8_0"))
+@settings(max_examples=LONG or 10, **BOUNDS)
+def test_replies_over_states_that_keep_ids_are_those_of_a_run_alone(smeared: Bench, case: Case) -> None:
+    smeared.check(case)
 
 
 class Swayed(Loops):

@@ -70,18 +70,18 @@ def python(text: str) -> str | None:
 def test_arithmetic_is_python_s() -> None:
     """Of random expressions, most of them wrong. An empty tuple with a number behind it is the one thing left out."""
     rng, n_answers = random.Random(5), 0
-    for _ in range(20_000):
+    for _ in range(10_000):
         text = "".join(rng.choices("0123456789" * 2 + "+-*/.() ,", k=rng.randint(1, 9)))
         want = python(text)
         n_answers += want is not None
         if "()" not in text.replace(" ", ""):
             assert evaluate(text) == want, text
-    assert n_answers > 5_000
+    assert n_answers > 2_500
 
 
 def test_counting_is_python_s() -> None:
     rng = random.Random(6)
-    for _ in range(2_000):
+    for _ in range(1_000):
         hay, needle = ("".join(rng.choices("aAbB .", k=rng.randint(0, 6))) for _ in range(2))
         chain = "".join(rng.choices((".lower()", ".upper()", ".strip()", ""), k=2))
         text = f"'{hay}'{chain}.count('{needle}')"

@@ -196,7 +196,7 @@ def test_any_damage_to_torch_s_file(tmp_path: Path) -> None:
     data, rng, n_opened = sound(), random.Random(1), 0
     directory = data.index(b"PK\x01\x02")
     head = [*range(data.index(b"PK\x03\x04", 4))]  # the pickle
-    for _ in range(400):
+    for _ in range(200):
         changed = bytearray(data)
         for _ in range(rng.randint(1, 2)):
             at = rng.choice(head) if rng.random() < 0.6 else rng.randrange(directory, len(data))
@@ -209,7 +209,7 @@ def test_any_damage_to_torch_s_file(tmp_path: Path) -> None:
         n_opened += 1
         assert all(len(one.data) == one.nbytes for one in file.tensors.values())
         file.close()
-    assert 20 < n_opened < 380
+    assert 10 < n_opened < 190
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------------
@@ -240,10 +240,10 @@ def test_merges_are_those_of_merging_by_rank(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.pkl").write_bytes(encoding(ranks, special))
     tokenizer = load_tokenizer(read_vocabulary([tmp_path]))
     n_equal = 0
-    for _ in range(2_000):
+    for _ in range(500):
         word = "".join(rng.choices("abc", k=rng.randint(1, 12)))
         n_equal += tokenizer.encode(word) == [ranks[part] for part in by_rank(word.encode(), ranks)]
-    assert n_equal == 2_000
+    assert n_equal == 500
 
 
 def by_rank(word: bytes, ranks: dict[bytes, int]) -> list[bytes]:

@@ -1,32 +1,23 @@
-"""Breaks the forward pass on purpose, one rule at a time, and demands that the comparison with the oracle notices.
-
-Mutants in the plugin are built from changed copies of its files; those in the core's kernels, and in what is read, are
-played by breaking the oracle.
-"""
+"""Breaks the forward pass on purpose, one rule at a time, and demands that the comparison with the oracle notices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from runpy import run_path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
-import pytest
 
 from lmhub.family import LoadOptions
 from lmhub.gguf import open_gguf
 from lmhub.model import Chunk
 from lmhub.testing import drive
-from lmhub.testing.mutants import Mutant, Mutants, agrees
-from lmhub.testing.tiny import write
+from lmhub.testing.mutants import UNCHANGED, FamilyMutants, Mutant, Mutants
 
-PROJECT = Path(__file__).parents[1]
-MODELS = run_path(str(Path(__file__).with_name("tiny_nanochat.py")))["MODELS"]
-N_CTX = 128
+TINY = run_path(str(Path(__file__).with_name("tiny_nanochat.py")))
 
-ROPE_Q, NORM_Q = "    lmk->rope(c, q,", "    lmk->rms_norm(c, q, q, m->qk_norm, n * m->n_head, hd, m->rms_eps);\n"
 SMEAR = "    if (m->smear_lambda && smear(m, s)) return -1;\n"
 KEEP_X0 = "    memcpy(s->x0, s->x, (size_t)(n * d) * sizeof(float));\n"
 SPAN_BEFORE = "else if (span->n_past > 0)"
@@ -42,8 +33,7 @@ def off(statement: str) -> tuple[str, str]:
 latest = partial(Mutant, model="latest")
 model = partial(Mutant, model="latest", file="lmhub_nanochat/model.py")
 
-MUTANTS = [
-    Mutant("none", "", ""),
+MUTANTS = (
     latest("turned as Llama does", "LMK_ROPE_HALVES", "LMK_ROPE_PAIRS"),
     model("another sign", '"inv_freq", -(', '"inv_freq", +('),
     latest("queries not turned", *off("lmk->rope(c, q,")),
@@ -64,7 +54,6 @@ MUTANTS = [
     latest("smear lost between steps", SPAN_BEFORE, "else if (0)"),
     latest("smear of nothing", SPAN_BEFORE, "else"),
     latest("token before not normed", *off("lmk->rms_norm(c, before,")),
-    latest("token before of the first sequence", "before + i * d", "before"),
     latest("start taken before the smear", SMEAR + KEEP_X0, KEEP_X0 + SMEAR),
     latest("start not normed", *off("lmk->rms_norm(c, s->x, s->x, m->ones, n, d,")),
     latest("no share of the start", "mix(s, s->x, stay, s->x0, back,", "mix(s, s->x, stay, s->x0, 0.0f,"),
@@ -81,47 +70,31 @@ MUTANTS = [
     latest("no softcap", CAPPED, ""),
     latest("head taken as tied", "&m->output,", "&m->token_embd,"),
     model("one window for all", "hp.windows[il]", "hp.windows[0]"),
-]  # fmt: skip
+)  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
-    """Every mutant's model module."""
-    return Mutants(PROJECT, "lmhub_nanochat", "nanochat.c", tmp_path_factory.mktemp("mutants")).build(MUTANTS)
+class TestNanochatMutants(FamilyMutants):
+    plugin, source = "lmhub_nanochat", "nanochat.c"
+    models = TINY["MODELS"]
+    mutants = MUTANTS
+    mutations = (("turned as Llama does", "latest"), ("window + 1", "latest"), ("window - 1", "latest"))
+
+    def test_the_token_before_is_each_sequence_s_own(self, built: Mutants, files: Mapping[str, Path]) -> None:
+        """Which only a step of several sequences can show."""
+        broken = Mutant("token before of the first sequence", "before + i * d", "before", "latest")
+        for mutant in (UNCHANGED, broken):
+            [module] = built.build([mutant]).values()
+            model = module.load(open_gguf(files["latest"]), LoadOptions(n_ctx=self.n_ctx, kv_dtype="f32"))
+            assert are_independent(model) == (mutant is UNCHANGED)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {name: write(root / f"{name}.gguf", tiny) for name, tiny in MODELS.items()}
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_mutants_of_the_plugin(
-    mutant: Mutant, modules: dict[str, ModuleType], files: dict[str, Path], oracle: Callable[..., np.ndarray]
-) -> None:
-    for name in MODELS if mutant.name == "none" else (mutant.model,):
-        file = open_gguf(files[name])
-        found = modules[mutant.name].load(file, LoadOptions(n_ctx=N_CTX, kv_dtype="f32"))
-        tokens = drive.random_tokens(60, found.n_vocab)
-        agreed = agrees(found, oracle(file, tokens), tokens) and together(found, tokens)
-        assert agreed == (mutant.name == "none")
-
-
-def together(model: object, tokens: list[int]) -> bool:
+def are_independent(model: Any) -> bool:
     """Whether two sequences in one step, each with a past, go on as they do alone."""
-    pasts, rest = (tokens[:20], tokens[30:45]), tokens[45:60]
-    states = [model.new_state(N_CTX) for _ in pasts]  # type: ignore[attr-defined]
+    tokens = drive.random_tokens(60, model.n_vocab)
+    pasts, rest = (tokens[:20], tokens[30:45]), tokens[45:]
+    states = [model.new_state(64) for _ in pasts]
     for state, past in zip(states, pasts, strict=True):
-        drive.logits_of(model, past, state=state)  # type: ignore[arg-type]
-    mixed = model.forward([Chunk(state, rest, "all") for state in states]).copy()  # type: ignore[attr-defined]
-    alone = [drive.logits_of(model, [*past, *rest])[len(past) :] for past in pasts]  # type: ignore[arg-type]
+        drive.logits_of(model, past, state=state)
+    mixed = model.forward([Chunk(state, rest, "all") for state in states]).copy()
+    alone = [drive.logits_of(model, [*past, *rest])[len(past) :] for past in pasts]
     return bool(mixed.tobytes() == np.concatenate(alone).tobytes())
-
-
-@pytest.mark.parametrize("mutation", ["turned as Llama does", "window + 1", "window - 1"])
-def test_mutants_of_the_kernels(mutation: str, files: dict[str, Path], oracle: Callable[..., np.ndarray]) -> None:
-    file, found = open_gguf(files["latest"]), drive.load("lmhub_nanochat", files["latest"], N_CTX)
-    tokens = drive.random_tokens(60, found.n_vocab)
-    assert agrees(found, oracle(file, tokens), tokens)
-    assert not agrees(found, oracle(file, tokens, mutation), tokens)

@@ -75,4 +75,4 @@ MODELS = {
     "lambdas": nanochat(2, gate=0, smear=0, backout=False, windows=17, **{"rope.freq_base": 1e4}),
     "first": nanochat(2, gate=0, smear=0, backout=False, lambdas=False, n_kv=1),
 }
-WIDE = nanochat(3, n_embd=256, n_head=8, n_kv=4, head_dim=64, n_ff=256, gate=256, smear=256)
+WIDE = nanochat(2, n_embd=256, n_head=4, n_kv=4, head_dim=64, n_ff=256, gate=256, smear=256)
