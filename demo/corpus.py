@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 
+import words
 from mix import conversation
 from render import pieces
 from vocabulary import SPECIALS, Vocabulary, trained
 
 _CHUNK, _WINDOW, _PAD = 2000, 384, 16
+_DRILLS, _DRILL_WEIGHT = 0.06, 0.5  # share of the batches, and weight of what is learnt there
 FOR_VOCABULARY = 12_000  # conversations
 ASIDE, ASIDE_WEIGHT = 0.25, 0.3  # share and weight of prompt tokens that are learnt as well: prompts teach to copy
 
@@ -63,18 +65,28 @@ class Corpus:
         return cls(np.concatenate(ids), np.concatenate(learnt), ends)
 
     def batches(self, seed: int, size: int) -> Iterator[Batch]:
-        """One pass over all conversations, in batches of at most `size` tokens."""
+        """All conversations in batches of at most `size` tokens, again and again, in another order each time."""
         rng = np.random.default_rng(seed)
+        n_ordinary = int(self.ids.max()) + 1 - len(SPECIALS)
         lengths = np.diff(self.ends, prepend=0)
-        for part in np.array_split(rng.permutation(len(lengths)), max(1, len(lengths) // _WINDOW)):
-            groups: list[list[int]] = [[]]
-            for one in part[np.argsort(lengths[part], kind="stable")]:
-                width = -(-int(lengths[one]) // _PAD) * _PAD
-                if groups[-1] and width * (len(groups[-1]) + 1) > size:
-                    groups.append([])
-                groups[-1].append(int(one))
-            for at in rng.permutation(len(groups)):
-                yield self._batch(groups[at], rng)
+        while True:
+            for part in np.array_split(rng.permutation(len(lengths)), max(1, len(lengths) // _WINDOW)):
+                groups = self._alike(part[np.argsort(lengths[part], kind="stable")], lengths, size)
+                for at in rng.permutation(len(groups)):
+                    while rng.random() < _DRILLS:
+                        yield drill(rng, size, n_ordinary)
+                    yield self._batch(groups[at], rng)
+
+    @staticmethod
+    def _alike(sorted_: NDArray[np.int64], lengths: NDArray[np.int64], size: int) -> list[list[int]]:
+        """Conversations of about equal length together."""
+        groups: list[list[int]] = [[]]
+        for one in sorted_:
+            width = -(-int(lengths[one]) // _PAD) * _PAD
+            if groups[-1] and width * (len(groups[-1]) + 1) > size:
+                groups.append([])
+            groups[-1].append(int(one))
+        return groups
 
     def _batch(self, rows: list[int], rng: np.random.Generator) -> Batch:
         starts, ends = self.ends[rows] - np.diff(self.ends, prepend=0)[rows], self.ends[rows]
@@ -93,6 +105,24 @@ class Corpus:
         return Batch(ids, positions, targets, weights)
 
 
+def drill(rng: np.random.Generator, size: int, n_ordinary: int) -> Batch:
+    """Rows of tokens at random, then spans of the same tokens: what comes next can only be known by copying."""
+    width = int(rng.integers(3, 13)) * _PAD
+    rows = size // width
+    ids = rng.integers(0, n_ordinary, (rows, width + 1))
+    weights = np.zeros((rows, width + 1), np.float32)
+    for row in range(rows):
+        n = at = int(rng.integers(width // 4, width // 2 + 1))
+        while at < width + 1:
+            start, length = int(rng.integers(0, n - 3)), int(rng.integers(3, 16))
+            length = min(length, n - start, width + 1 - at)
+            ids[row, at : at + length] = ids[row, start : start + length]
+            weights[row, at + 1 : at + length] = _DRILL_WEIGHT  # where a span begins nobody can know
+            at += length
+    positions = np.tile(np.arange(width, dtype=np.float32), (rows, 1))
+    return Batch(ids[:, :-1].copy(), positions, ids[:, 1:].copy(), weights[:, 1:].copy())
+
+
 def vocabulary_of(size: int) -> Vocabulary:
     """A vocabulary of `size` entries for these conversations."""
     texts = (
@@ -101,7 +131,7 @@ def vocabulary_of(size: int) -> Vocabulary:
         for piece in pieces(conversation(seed))
         if (text := _plain(piece.text) if piece.markup else piece.text)
     )
-    return Vocabulary(trained(texts, size))
+    return Vocabulary(trained(texts, size, words.everything()))
 
 
 def _plain(text: str) -> str:

@@ -1,8 +1,8 @@
 """Asks the demo model what it was never trained on, through lmhub itself, greedily: python demo/evaluate.py [demo]
 
 Every question is drawn from the wordings, names and places that were kept out of the training, and counts as right only
-if the whole reply is: the call with its arguments, then the sentence after the result. --card writes the table into
-MODEL_CARD.md.
+if the whole reply is: the call with its arguments, then the sentence after the result. MODEL_CARD.md says where more
+than one reply is right; --card writes the table into it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 
+import copying
 import errands
 import facts
 import lmhub
@@ -25,7 +26,9 @@ import records
 import smalltalk
 import sums
 import unknown
+import unseen
 import weather
+from choice import Chooser
 from lmhub.api import Model, Reply
 from mix import Skill, conversation
 from talk import Talk
@@ -47,6 +50,7 @@ class Row:
     thinking: bool = False
     fits: Callable[[Talk], bool] = lambda talk: True
     schema: bool = False
+    bare: bool = False  # the question alone: nothing before it
 
 
 def called(talk: Talk) -> bool:
@@ -74,6 +78,10 @@ ROWS = (
     Row("JSON record held to a schema", records.record_asked, False, fits=short, schema=True),
     Row("remembers what was said", memory.asked_back, False, fits=lambda talk: bool(talk.told)),
     Row("says that it does not know", unknown.unknown_asked, False, fits=short),
+    Row("says the same words, looks up in a list", copying.copied, False, fits=short),
+    Row("small talk in other words", unseen.small_talk, bare=True),
+    Row("questions about lmhub in other words", unseen.about_lmhub, bare=True),
+    Row("questions about the world in other words", unseen.beyond, bare=True),
 )  # fmt: skip
 
 
@@ -83,7 +91,11 @@ def talks(row: Row, n: int) -> Iterator[Talk]:
     for seed in range(_TRIES):
         if row.tools and row.skill is errands.errand_asked and not _has_errand(seed):
             continue
-        talk = conversation(seed, held_out=True, skill=row.skill, tools=row.tools)
+        if row.bare:
+            talk = Talk(Chooser(f"bare {seed}", held_out=True), thinking=False)
+            row.skill(talk)
+        else:
+            talk = conversation(seed, held_out=True, skill=row.skill, tools=row.tools)
         if row.fits(talk):
             talk.thinking = row.thinking
             yield talk
@@ -126,16 +138,23 @@ def is_right(model: Model, talk: Talk, row: Row) -> tuple[bool, str]:
 def _same(row: Row, said: str, wanted: str, talk: Talk) -> bool:
     if said == wanted:
         return True
-    if row.skill is smalltalk.small_talk:  # any of the answers to that kind of remark
+    if row.skill in (smalltalk.small_talk, unseen.small_talk):  # any of the answers to that kind of remark
         return any(said in answers and wanted in answers for _, answers, _ in smalltalk.INTENTS.values())
     if row.skill is sums.sum_asked:
         return said.replace(" = ", " is ") == wanted.replace(" = ", " is ")
     if row.skill is records.record_asked:
         try:
-            return bool(json.loads(said) == json.loads(wanted))
-        except ValueError:
+            told, meant = json.loads(said), json.loads(wanted)
+            if any(key not in _question(talk) for key in meant):  # no names were asked for: the usual ones are right
+                return records.meant(told) == records.meant(meant)
+            return bool(told == meant)
+        except (ValueError, AttributeError, TypeError):
             return False
     return False
+
+
+def _question(talk: Talk) -> str:
+    return next(turn.text for turn in reversed(talk.turns) if turn.role == "user")
 
 
 def _schema(text: str) -> dict[str, Any]:
@@ -171,9 +190,9 @@ def trained(folder: Path, model: str) -> Iterator[str]:
     with lmhub.Hub().open(model) as file:
         n_bytes, n_params = file.nbytes, file.facts().n_params
     minutes, processor = last["seconds"] / 60, last["cpu_seconds"] / 60
-    yield f"The file has {n_bytes:,} bytes and {n_params:,} parameters. Its training took {last['step']:,} steps,"
-    yield f"{minutes:.0f} minutes, and {processor:.0f} minutes of processor time in each process;"
-    yield f"the loss of the assistant's tokens was {last['loss']:.3f} nats at its end."
+    yield f"The file has {n_bytes:,} bytes and {n_params:,} parameters. The last run of its training took"
+    yield f"{last['step']:,} steps, {minutes:.0f} minutes, and {processor:.0f} minutes of processor time in each"
+    yield f"process; the loss of the assistant's tokens was {last['loss']:.3f} nats at its end."
 
 
 def main() -> None:
@@ -193,8 +212,7 @@ def main() -> None:
             lines.append(f"| {row.name} | {sum(right for _, right, _ in results)} of {len(results)} |")
             print(lines[-1], flush=True)
             for talk, _, wrote in [one for one in results if not one[1]][: options.wrong]:
-                asked_ = next(turn.text for turn in reversed(talk.turns) if turn.role == "user")
-                print(f"    {asked_!r} -> {wrote}")
+                print(f"    {_question(talk)!r} -> {wrote}")
     if options.card:
         head, _, rest = CARD.read_text().partition(MARKS[0])
         told = "\n".join((*lines, "", *trained(options.card, options.model)))

@@ -1,9 +1,9 @@
 """Trains the demo model on the CPU: python demo/train.py [--steps N] [--out .cache/demo]. Resumes where it stopped.
 
 Loss on the assistant's tokens, and a little on some of the prompt's; bfloat16 for matrix products, float32 for weights;
-Muon for the matrices and AdamW for the rest; the rate rises, stays, and falls to zero over the last third. One process
-of one thread for each core takes its share of every batch: threads that wait for each other at every operation are
-slower, above all on a busy machine. The same seed and settings give the same batches.
+Muon for the matrices and AdamW for the rest; the rate rises, stays for a third of the steps, and then falls to zero.
+One process of one thread for each core takes its share of every batch: threads that wait for each other at every
+operation are slower, above all on a busy machine. The same seed and settings give the same batches.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from network import Network, Shape
 from optimizer import Muon
 from vocabulary import Vocabulary
 
-LONGEST = 1536  # tokens of a conversation
-BATCH = 3072  # tokens of a step, in each process
-WARM_UP, FALL = 40, 0.35  # steps; share of the steps
+LONGEST = 1024  # tokens of a conversation
+BATCH = 4096  # tokens of a step, in each process
+WARM_UP, FALL = 40, 0.68  # steps; share of the steps
 MATRIX_RATE, OTHER_RATE = 0.02, 0.004
-SAVE_EVERY = 100  # steps
+SAVE_EVERY = 50  # steps
 
 
 class Training:
@@ -52,8 +52,8 @@ class Training:
         self.rates = (MATRIX_RATE, OTHER_RATE)
         self.step, self.seconds, self.cpu_seconds = 0, 0.0, 0.0
 
-    def take_step(self, batch: Batch, n_steps: int) -> float:
-        """One step; returns the mean loss of its learnt tokens in nats."""
+    def take_step(self, batch: Batch, n_steps: int) -> float | None:
+        """One step; returns the mean loss of the assistant's tokens in nats, if there were any."""
         share = min(1.0, (self.step + 1) / WARM_UP, (n_steps - self.step) / (FALL * n_steps))
         for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
             for group in optimizer.param_groups:
@@ -78,14 +78,15 @@ class Training:
             for one, shared in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
                 one.copy_(shared.view_as(one))
 
-    def loss(self, batch: Batch) -> tuple[Tensor, float]:
-        """The weighted mean of the cross-entropy, and its mean over the assistant's tokens alone, in nats."""
+    def loss(self, batch: Batch) -> tuple[Tensor, float | None]:
+        """The weighted mean of the cross-entropy, and its mean over the assistant's tokens alone, if any, in nats."""
         weights = torch.from_numpy(batch.weights).flatten()
         wanted = weights.nonzero().squeeze(1)
         weights, targets = weights[wanted], torch.from_numpy(batch.targets).flatten()[wanted]
         logits = self.net(torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), wanted)
         each = F.cross_entropy(logits.float(), targets, reduction="none")
-        return each @ weights / weights.sum(), each.detach()[weights == 1].mean().item()
+        own = each.detach()[weights == 1]
+        return each @ weights / weights.sum(), own.mean().item() if len(own) else None
 
     def save(self, path: Path) -> None:
         """Write everything that resuming needs; the file is complete or not there."""
@@ -145,6 +146,10 @@ def work(rank: int, options: argparse.Namespace) -> None:
     checkpoint = options.out / "checkpoint.pt"
     if checkpoint.exists():
         training.resume(checkpoint)
+    elif options.start:
+        from carry import carried
+
+        training.net.load_state_dict(carried(options.start, Shape(), Vocabulary.load(options.out / "vocabulary.json")))
     if rank == 0:
         n_weights = sum(weight.numel() for weight in training.net.parameters())
         report(f"{n_weights} weights, {corpus.n_tokens} tokens in {len(corpus.ends)} texts, {options.steps} steps\n")
@@ -155,7 +160,8 @@ def work(rank: int, options: argparse.Namespace) -> None:
         loss = training.take_step(next(mine), options.steps)
         training.seconds += time.monotonic() - began
         training.cpu_seconds += time.process_time() - cpu_began
-        mean = loss if mean == 0.0 else 0.95 * mean + 0.05 * loss
+        if loss is not None:
+            mean = loss if mean == 0.0 else 0.95 * mean + 0.05 * loss
         last = training.step == options.steps
         if rank == 0 and (training.step % 20 == 0 or last):
             log(options.out / "log.jsonl", training, mean, options.steps)
@@ -177,8 +183,9 @@ def main() -> None:
     """Parse the command line, train, and leave checkpoint.pt, vocabulary.json and log.jsonl in --out."""
     parser = argparse.ArgumentParser(description="Train the demo model.")
     parser.add_argument("--out", type=Path, default=Path(".cache/demo"))
-    parser.add_argument("--tokens", type=float, default=27e6, help="of the corpus, which is read at most once")
-    parser.add_argument("--steps", type=int, default=3600)
+    parser.add_argument("--tokens", type=float, default=27e6, help="of the corpus, which is read again when it ends")
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--start", type=Path, metavar="OLD.gguf", help="go on from this model, not from random weights")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2, help="of one thread each")
     options = parser.parse_args()

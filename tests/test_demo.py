@@ -79,11 +79,45 @@ def test_a_part_of_every_list_is_kept_back(data: Any) -> None:
     assert not trained & kept
 
 
+def test_a_part_of_every_pattern_is_kept_back(data: Any) -> None:
+    chooser, kept_back = data("choice").Chooser, data("choice").kept_back
+    patterns = ("[read|open|show|view|print|load] {x}[?|]", "[list|show|name|tell me] [all|the] files", "ping")
+    plain = lambda text: text.lower().rstrip(" ?.!")  # noqa: E731
+    asked = {
+        held_out: {plain(chooser(seed, held_out=held_out).asked(patterns, x="X1")) for seed in range(3000)}
+        for held_out in (False, True)
+    }
+    whole = {plain(one.format(x="X1")) for one in kept_back(patterns)}
+    assert whole and asked[True] >= whole and "ping" in asked[False]
+    assert not asked[False] & whole  # of kept wordings, not even one with a typo that makes it another
+
+
+def test_unknown_names_are_cut_alike_wherever_they_stand(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "demo")
+    vocabulary = importlib.import_module("vocabulary")
+    text = ["the weather in Kovabrin is the weather in Tolabrin", "say kova brin to the weather"] * 20
+    made = vocabulary.Vocabulary(vocabulary.trained(text, 400, {"Oslo"}))
+    piece = data("render").Piece
+
+    def cut(text: str) -> list[str]:
+        [(ids, _)] = made.encode([[piece(text)]])
+        return [made.tokens[at] for at in ids]
+
+    assert cut(" the weather") == ["\u0120the", "\u0120weather"]
+    for name in ("Kovatol", "Oslo", "xylo"):
+        spaced, quoted = cut(f" {name}"), cut(f'"{name}')
+        assert spaced[0] == "\u0120" and quoted[0] == '"'
+        assert spaced[1:] == quoted[1:] == cut(name)
+    assert len(cut("Oslo")) == 4
+
+
 def test_every_option_and_hook_is_taught(data: Any) -> None:
     answers = "\n".join(answer for _, (_, answer, _) in data("facts").facts())
     manual = data("manual")
     assert len(manual.options()) > 40
-    for one in (*(option.flag for option in manual.options()), *manual.hooks(), *manual.commands()):
+    flags = [flag for option in manual.options() for flag in (option.flag, option.off) if flag]
+    assert "--no-ui" in flags and "lmhub-gemma4" in manual.plugins()
+    for one in (*flags, *manual.hooks(), *manual.commands(), *manual.plugins()):
         assert one in answers
 
 

@@ -50,9 +50,26 @@ def _filled(c: Chooser, pattern: str) -> str:
     )  # fmt: skip
 
 
+def _pages_own() -> dict[str, ToolDef]:
+    """The tools of the chat page, as lmhub/server/ui/tools.js declares them."""
+    sums_ = {"expression": {"type": "string", "description": "For example: (3 + 4) * 12"}}
+    city = {"city": {"type": "string", "description": "For example: Lisbon"}}
+    about = "Evaluate an arithmetic expression with + - * / ^ % and parentheses."
+    return {
+        "calculator": ToolDef("expression", "calculator", about, {"expression": "expression"}, sums_, ("expression",)),
+        "weather": ToolDef(
+            "weather", "weather", "Get the current weather of a city.", {"city": "city"}, city, ("city",)
+        ),
+    }
+
+
 def tool_box(c: Chooser, talk: Talk, most: int) -> None:
     """Declare between one and `most` tools, in any order, some with much to read."""
     chosen: dict[str, ToolDef] = {}
+    if not c.held_out and c.chance(0.06):
+        talk.tools = _pages_own()
+        talk.declared = [tool.declared(c) for tool in talk.tools.values()]
+        return None
     if c.chance(0.45):
         chosen["calculator"] = sums.calculator(c) if c.chance(0.8) else sums.adder(c)
     if c.chance(0.45):

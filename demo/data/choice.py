@@ -1,4 +1,4 @@
-"""Random choices that keep a part of every list for the evaluation, and the small grammar in which texts are written.
+"""Random choices that keep a part of everything for the evaluation, and the small grammar in which texts are written.
 
 In a pattern `[a|b|]` stands for one of its alternatives and `{name}` for a value. The same seed gives the same text.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TypeVar
 
 T = TypeVar("T")
 
 _ALTERNATIVES = re.compile(r"\[([^\[\]]*)\]")
 _HOLE = re.compile(r"(\{\w+\})")
-_KEPT_BACK = 7  # every seventh entry of a list that has so many is never trained on
+_KEPT_BACK = 7  # one in so many entries of a list, and wordings of a question, is never trained on
 _TYPO_SHARE = 0.12
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -55,16 +57,17 @@ class Chooser:
 
     def expand(self, pattern: str, **values: object) -> str:
         """The pattern with an alternative for every bracket, the innermost first, and its holes filled."""
-        while found := _ALTERNATIVES.search(pattern):
-            pattern = pattern[: found.start()] + self.random.choice(found[1].split("|")) + pattern[found.end() :]
-        return re.sub(r"  +", " ", pattern).strip(" ").format(**values) if values else re.sub(r"  +", " ", pattern)
+        text = self._worded(pattern)
+        return text.format(**values) if values else text
 
     def asked(self, patterns: Sequence[str], **values: object) -> str:
-        """What a user types: one of the patterns, as carelessly as people type. Values stay as they are."""
-        pattern = self.of(patterns)
-        while found := _ALTERNATIVES.search(pattern):
-            pattern = pattern[: found.start()] + self.random.choice(found[1].split("|")) + pattern[found.end() :]
-        pattern = re.sub(r"  +", " ", pattern).strip()
+        """What a user types: a wording of one of the patterns, as carelessly as people type. Values stay as they are."""
+        if self.held_out and (kept := kept_back(tuple(patterns))):
+            pattern = self.random.choice(kept)
+        else:
+            chosen = self.random.choice(patterns)
+            while (pattern := self._worded(chosen)) and not self.held_out and _plain(pattern) in _kept_of(chosen):
+                pass
         lowered, bare = self.chance(0.35), self.chance(0.3)
         typo = self.chance(_TYPO_SHARE)
         parts = _HOLE.split(pattern)
@@ -78,6 +81,12 @@ class Chooser:
         if bare and parts[-1] and parts[-1][-1] in "?.!":
             parts[-1] = parts[-1][:-1]
         return "".join(part.format(**values) if part.startswith("{") else part for part in parts)
+
+    def _worded(self, pattern: str) -> str:
+        """The pattern with an alternative for every bracket, the innermost first."""
+        while found := _ALTERNATIVES.search(pattern):
+            pattern = pattern[: found.start()] + self.random.choice(found[1].split("|")) + pattern[found.end() :]
+        return re.sub(r"  +", " ", pattern).strip()
 
     def _with_typo(self, text: str) -> str:
         words = list(re.finditer(r"[A-Za-z]{5,}", text))
@@ -93,3 +102,37 @@ class Chooser:
         if kind == 2:
             return text[:at] + text[at] + text[at:]
         return text[:at] + self.random.choice(_LETTERS) + text[at + 1 :]
+
+
+def _plain(wording: str) -> str:
+    """What two spellings of one wording have in common."""
+    return wording.lower().rstrip(" ?.!")
+
+
+def _wordings(pattern: str) -> Iterator[str]:
+    found = _ALTERNATIVES.search(pattern)
+    if found is None:
+        yield re.sub(r"  +", " ", pattern).strip()
+        return
+    for one in found[1].split("|"):
+        yield from _wordings(pattern[: found.start()] + one + pattern[found.end() :])
+
+
+@cache
+def _kept_of(pattern: str) -> frozenset[str]:
+    """The plain wordings of a pattern that are not trained: about one in seven, and never all of them."""
+    every = {_plain(one) for one in _wordings(pattern)}
+    kept = {one for one in every if zlib.crc32(one.encode()) % _KEPT_BACK == 3}
+    return frozenset(kept if kept != every else ())
+
+
+@cache
+def kept_back(patterns: tuple[str, ...]) -> list[str]:
+    """Every wording of these patterns that is not trained, no pattern more often than another."""
+    kept = []
+    for pattern in patterns:
+        if plain := sorted(_kept_of(pattern)):
+            ways = {_plain(one): one for one in _wordings(pattern)}
+            kept.append([ways[one] for one in plain])
+    most = max(map(len, kept), default=0)
+    return [found[at % len(found)] for found in kept for at in range(most)]

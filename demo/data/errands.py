@@ -31,12 +31,12 @@ _TEXTS = (
 
 
 def _text(c: Chooser) -> str:
-    if c.chance(0.6):
+    if c.chance(0.5):
         return c.of(_TEXTS)
     return (
-        f"the {c.of(words.THINGS)} is {c.any(('in', 'near', 'behind'))} {words.city(c)}"
+        f"the {words.one_of(c, words.THINGS)} is {c.any(('in', 'near', 'behind'))} {words.city(c)}"
         if c.chance(0.5)
-        else f"{words.invented(c)} {words.invented(c)}"
+        else words.phrase(c)
     )
 
 
@@ -56,11 +56,11 @@ ERRANDS: dict[str, Errand] = {
     "search": Errand(
         "search web_search search_web google lookup find_info WebSearch search_docs query", "[Search|Searches] [the web|the internet|documents|for information][|.]", {"query": "query q text search_query term question keywords"},
         ("[search|google|look up] {query}[.|]", "[search|look] [the web|] for {query}[.|]", "[find|find out] something about {query}[.|]", "[look up|search for] {query}[, please|.|]", "[can you|please] [search for|look up|google] {query}[?|]", "what does the web say about {query}[?|]", "[do|run] a search for {query}[.|]"),
-        lambda c: {"query": words.topic(c)}, ("{text}",)),
+        lambda c: {"query": words.topic(c) if c.held_out or c.chance(0.6) else words.phrase(c)}, ("{text}",)),
     "grep": Errand(
         "grep Grep search_files find_in_files search_code grep_search ripgrep", "[Search|Find] [a pattern|text|a word] in [files|the code][|.]", {"pattern": "pattern query regex text search needle"},
         ("[find|search] {pattern} in the [files|code][.|]", "where is {pattern} [defined|used|mentioned][?|]", "[grep|grep for] {pattern}[.|]", "[which|what] files [contain|mention|have] {pattern}[?|]", "[look|search] for {pattern} in the [code|files|repository][.|]", "find [all uses of|] {pattern}[.|]", "[who|what] uses {pattern}[?|]"),
-        lambda c: {"pattern": c.any((words.invented(c, 2), f"{words.invented(c)}_{words.invented(c)}", c.of(words.THINGS)))}, ("{file}:{n}: {text}", "{file}")),
+        lambda c: {"pattern": c.any((words.invented(c, 2), f"{words.invented(c)}_{words.invented(c)}", words.one_of(c, words.THINGS)))}, ("{file}:{n}: {text}", "{file}")),
     "write": Errand(
         "write_file Write save_file create_file save write put_file", "[Write|Save|Create] [a|] [file|text to a file][|.]", {"path": "path file_path file filename name", "text": "content text contents body data"},
         ("[write|save|put] \"{text}\" [to|into|in] {path}[.|]", "[create|make] a file {path} with \"{text}\"[.|]", "[create|write] {path} [with the text|saying|containing] \"{text}\"[.|]", "[save|store] \"{text}\" as {path}[.|]", "[please|can you] write \"{text}\" to {path}[.|?|]", "[into|in] {path} [write|put] \"{text}\"[.|]", "new file {path} with \"{text}\"[.|]"),
@@ -92,11 +92,11 @@ ERRANDS: dict[str, Errand] = {
     "switch": Errand(
         "turn_on switch_on turnOn power_on enable_device activate", "[Turn|Switch] on a [device|light|machine][|.]", {"device": "device name target thing id entity"},
         ("[turn|switch] on the {device}[.|, please|]", "[turn|switch] the {device} on[.|]", "[please|can you|could you] [turn|switch] on the {device}[?|]", "{device} on[, please|]", "[start|activate] the {device}[.|]", "the {device} should be on[.|]", "power on the {device}[.|]"),
-        lambda c: {"device": c.of(words.THINGS)}, ("ok", "on", "done")),
+        lambda c: {"device": words.one_of(c, words.THINGS)}, ("ok", "on", "done")),
     "translate": Errand(
         "translate translate_text translator Translate", "[Translate|Translates] [a text|text][ into a language||.]", {"text": "text content input phrase", "to": "language target to target_language lang"},
         ("translate \"{text}\" [into|to] {to}[.|]", "[what is|how do you say] \"{text}\" in {to}[?|]", "say \"{text}\" in {to}[.|]", "[please|can you] translate \"{text}\" [into|to] {to}[?|]", "\"{text}\" in {to}[?|]", "[put|turn] \"{text}\" into {to}[.|]", "I need \"{text}\" in {to}[.|]"),
-        lambda c: {"text": _text(c), "to": c.of(words.LANGUAGES)}, ("{word} {word2}",)),
+        lambda c: {"text": _text(c), "to": words.one_of(c, words.LANGUAGES)}, ("{word} {word2}",)),
     "user": Errand(
         "get_user lookup_user find_person get_contact user_info getUser find_customer", "[Look up|Find|Get] a [user|person|customer|contact][ by name||.]", {"name": "name user person username customer contact"},
         ("[who is|look up|find|show me] {name}[.|?|]", "[find|get|show] the [user|contact|customer|person] {name}[.|]", "[what do we know|tell me] about [the customer|the user] {name}[?|.|]", "[can you|please] look up {name}[?|]", "do we [have|know] {name}[?|]", "[contact|data|record] of {name}[?|]", "search the users for {name}[.|]"),
@@ -124,7 +124,15 @@ def errand_tool(c: Chooser, kind: str) -> ToolDef:
         name = f"{c.any(errand.names.split())}_{words.invented(c)}"
     elif c.chance(0.08):
         name = f"mcp__{words.invented(c)}__{name}"
+    elif c.chance(0.25):
+        name = c.any(
+            (f"{name}_{words.invented(c)}", f"{words.invented(c)}_{name}", f"{words.invented(c)}{name.capitalize()}")
+        )
     names = {meaning: c.of(keys.split()) for meaning, keys in errand.keys.items()}
+    if c.chance(0.3):  # several parameters stay apart by the word that is in their names
+        names = {meaning: words.new_key(c, key) for meaning, key in names.items()}
+        if len(names) > 1:
+            names = {meaning: f"{names[meaning]}_{meaning}" for meaning in names}
     if len(set(names.values())) < len(names):
         names = {meaning: keys.split()[0] for meaning, keys in errand.keys.items()}
     properties: dict[str, object] = {}
@@ -137,7 +145,7 @@ def errand_tool(c: Chooser, kind: str) -> ToolDef:
         properties[c.any(("limit", "offset", "timeout", "verbose", "description"))] = {
             "type": c.any(("integer", "string"))
         }
-    about = c.expand(errand.about) if c.chance(0.9) else ""
+    about = c.expand(errand.about) if c.chance(0.97) else ""
     return ToolDef(kind, name, about, names, properties, required)
 
 

@@ -1,10 +1,12 @@
-"""Questions about lmhub. Commands, options and hooks come from the documentation, the rest is written here."""
+"""Questions about lmhub. Commands, options, plugins and hooks come from the documentation, the rest is written here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import manual
+from choice import kept_back
 from lmhub.settings import EngineSettings, ServerSettings
 from talk import Talk
 
@@ -35,6 +37,13 @@ HOOK = (
     "which arguments does {x} [take|have|get][?|]",
 )  # fmt: skip
 
+PLUGIN = (
+    "what is {x}[?|]", "what is {x} for[?|]", "[which|what] [models|architectures|families] does {x} [serve|have|support|bring][?|]", "[explain|describe] {x}[.|]", "[tell me about|what about] {x}[?|.|]", "when do I [need|install] {x}[?|]", "what does {x} [do|add][?|]", "{x}[?|]",
+)  # fmt: skip
+ARCHITECTURE = (
+    "[can I|can lmhub|does lmhub] [run|serve|load|support] {x}[?|]", "is {x} supported[?|]", "[which|what] plugin [is for|serves|has|do I need for] {x}[?|]", "how do I [serve|run|load] {x}[?|]", "do you [support|have] {x}[?|]", "[I want to|I would like to] [run|serve] {x}[.|]", "does {x} work[?|]",
+)  # fmt: skip
+
 WRITTEN: tuple[Fact, ...] = (
     (("what is lmhub[?|]", "[tell me|say something] about lmhub[.|]", "[explain|describe] lmhub[.|]", "what does lmhub do[?|]", "what is this [server|software|framework|project|program|tool][?|]", "lmhub[?|]", "what is lmhub [for|about|good for][?|]", "[can you|could you|please] explain [what lmhub is|lmhub][?|]",
       "I [have never heard of|don't know] lmhub[.|]"),
@@ -42,7 +51,7 @@ WRITTEN: tuple[Fact, ...] = (
      "The question is what lmhub is. It serves local models."),
     (("how do I add a [model |]family[?|]", "how [can I|do I|does one|to] [add|write|make|support|implement] a [new|] [family|model family|architecture|plugin][| for a family][?|]", "[I want|I'd like|I need] to [add|support|write] a [new|] [family|model family|architecture|plugin][.|]", "adding a [new|] [family|architecture|model family][?|]",
       "what [do I need|is needed|does it take] [to add|for] a [new|] [family|architecture|plugin][?|]", "[where|how] do I start [with|] [a new family|writing a family|a plugin][?|]", "how to write a [family |]plugin[?|]", "steps to add a [new|] [family|architecture][?|]"),
-     "Write a package with an entry point in the group lmhub. Its module answers the hook lmhub_families with a Family record; beside it you need one model.py and one C file. Start from plugins/llama, and let lmhub.testing.FamilyConformance say what is still wrong.",
+     "lmhub new-family NAME writes a package that works: its module answers the hook lmhub_families with a Family record, beside it one model.py and one C file. Change these; lmhub.testing.FamilyConformance says what is still wrong.",
      "A new family is a plugin: a Family record, a model.py and a C file."),
     (("[which|what] port[?|]", "[which|what] port does [lmhub|the server|it|lmhub serve] [use|listen on|run on][?|]", "what is the [default|] [port|address|url][?|]", "[where|at which address] does [lmhub|the server|it] [listen|run][?|]", "on which port [do you|does it|does the server] [listen|run][?|]", "how do I [change|set|choose] the port[?|]",
       "[which|what] [url|address|base url|base_url] [do I use|should I use|is it][?|]", "port[?|]", "[default port|the port][?|]", "where can I reach [you|the server][?|]"),
@@ -65,8 +74,8 @@ WRITTEN: tuple[Fact, ...] = (
     (("[which|what] clients [work|can I use|are supported|were tested][?|]", "[which|what] [agents|coding agents|SDKs|tools] [work|can I use|are supported][?|]", "can I use [LangChain|LiteLLM|opencode|qwen-code|instructor|pydantic-ai|the Vercel AI SDK][?|]", "does [LangChain|LiteLLM|opencode|qwen-code|instructor|pydantic-ai|aider] work[| with lmhub][?|]", "list [the|all] [clients|supported clients][.|]", "what can connect to lmhub[?|]", "[clients|agents][?|]"),
      "Claude Code, Codex, qwen-code, opencode, the OpenAI and Anthropic SDKs, LangChain, LiteLLM, pydantic-ai, instructor, llm and the Vercel AI SDK were run against lmhub; docs/clients.md has the settings.",
      "The page docs/clients.md lists the clients."),
-    (("[which|what] [families|models|architectures] [are supported|does lmhub support|do you support|can I run|work][?|]", "does lmhub [support|run] [llama|qwen|qwen3|mistral|smollm|mixtral][?|]", "[which|what] plugins [are there|exist|come with lmhub][?|]", "can I [run|serve|use] [a llama|a qwen|mistral|a mixtral] model[?|]", "list [the|all] [families|supported models|architectures][.|]", "supported [models|families|architectures][?|]", "what models can [I|lmhub] [run|serve][?|]"),
-     "The plugins here are lmhub-qwen3 (qwen3, qwen3moe) and lmhub-llama (Llama 1 to 3, SmolLM2, Mistral-style, Mixtral). lmhub plugins lists what is installed.",
+    (("[which|what] [families|models|architectures] [are supported|does lmhub support|do you support|can I run|work][?|]", "does lmhub [support|run] [mistral|smollm|mixtral|gemma][?|]", "[which|what] plugins [are there|exist|come with lmhub][?|]", "can I [run|serve|use] [a llama|a qwen|mistral|a mixtral] model[?|]", "list [the|all] [families|supported models|architectures][.|]", "supported [models|families|architectures][?|]", "what models can [I|lmhub] [run|serve][?|]"),
+     "The plugins are " + "; ".join(f"{name} ({', '.join(archs)})" for name, (archs, _) in manual.plugins().items()) + ". lmhub plugins lists what is installed.",
      "Families are plugins; lmhub plugins lists them."),
     (("how do I [serve|load|run|start] a model[?|]", "how do I [start|run|launch] [the server|lmhub|a server][?|]", "how do I serve [a|my own|my] [gguf|GGUF|model] [file|][?|]", "how [can I|to] [serve|run|load] [my own model|a gguf|a file][?|]", "start [the|a] server[.|?|]", "[how do I begin|getting started|quick start|how do I get started][?|]", "serve a model[.|?|]", "how do I use lmhub[?|]", "what do I have to type to [start|serve][?|]"),
      "Run lmhub serve MODEL.gguf; without a file of your own, lmhub serve demo. In a clone, make serve does everything.",
@@ -74,6 +83,9 @@ WRITTEN: tuple[Fact, ...] = (
     (("how do I install lmhub[?|]", "how [can I|to] install [it|lmhub|this][?|]", "[installation|install][?|]", "what do I need to install[?|]", "how do I [set up|setup|build] lmhub[?|]", "[pip install|which packages][?|]", "how to build [it|lmhub] from source[?|]"),
      "pip install lmhub lmhub-qwen3, or in a clone make serve: it makes a virtual environment, builds, and starts the demo model. It needs Python 3.11 and a C compiler.",
      "The question is about installing. pip, or make serve."),
+    (("how do I [download|get|fetch|pull] a model[?|]", "where do I [get|find] [models|a model][?|]", "what does lmhub pull do[?|]", "can lmhub [download|fetch|pull] [models|a model][?|]", "[download|pull|get] a model[.|]", "[lmhub pull|pull][?|]", "how do I [use|load|serve] a model from [Hugging Face|the hub|huggingface][?|]"),
+     "lmhub pull ORG/REPO:Q4_K_M downloads a model from the Hugging Face hub; lmhub serve takes such names too. It needs pip install 'lmhub[hub]'.",
+     "Models are downloaded with lmhub pull."),
     (("how do I [chat|talk] in the terminal[?|]", "is there a [terminal|command line|console] chat[?|]", "how do I chat without a server[?|]", "[can I|how do I] chat [on|from|in] the command line[?|]", "chat in [my|the] [terminal|shell][?|]", "how do I start a chat[?|]", "how can I talk to a model [locally|in the shell][?|]"),
      "lmhub run demo starts a chat in the terminal, and lmhub run demo \"Hello\" answers once.",
      "The terminal chat is lmhub run."),
@@ -107,6 +119,9 @@ WRITTEN: tuple[Fact, ...] = (
     (("how much memory [do I need|does a model need|does it need|does lmhub need][?|]", "will [it|a model|my model] fit[| into memory][?|]", "how do I [know|see|check] [if|whether] a model fits[?|]", "how do I save memory[?|]", "[memory|ram][?|]", "I [run out of|do not have enough] memory[.|]", "out of memory[|!|?]"),
      "lmhub plan MODEL says what serving it would take, item by item, and what would help. A smaller --ctx and --kv-dtype q8_0 save memory.",
      "lmhub plan tells what fits."),
+    (("how do I [run|serve] a [mixture|MoE|mixture of experts] [that is|] larger than [memory|my memory|the RAM][?|]", "what does --experts borrow [do|mean][?|]", "[explain|describe] --experts borrow[.|]", "my [mixture|MoE|mixture of experts] [is too large|does not fit] [for|into] memory[.|]", "[can I|how do I] [leave|keep] the experts [on disk|in the file][?|]", "[--experts borrow|borrow][?|]", "when do I [use|need] --experts borrow[?|]"),
+     "--experts borrow leaves a mixture's experts in the file; --experts stream also keeps only some of them in memory: for mixtures larger than memory.",
+     "--experts borrow is for mixtures larger than memory."),
     (("how do I [protect|secure] the server[?|]", "how do I set [an api key|a password|a key][?|]", "[api key|authentication|password][?|]", "is there authentication[?|]", "how do I [add|use|require] [api keys|an api key|authentication][?|]", "can others use my server[?|]", "is the server [open to|reachable from] [everybody|the network|the internet][?|]"),
      "Start it with --api-key KEY, or --api-key-file. By default it listens on 127.0.0.1 only, so nobody else can reach it.",
      "Keys are set with --api-key."),
@@ -152,32 +167,36 @@ def facts() -> tuple[tuple[str, Fact], ...]:
         thought = f"The question is about the command {name}."
         found.append(("command", (_filled(COMMAND, name), f"lmhub {name}: {first}", thought)))
     for option in manual.options():
-        thought = f"{option.flag} is an option of lmhub {option.command}."
-        default = f" The default is {option.default}." if option.default else ""
-        found.append(
-            (
-                "flag",
-                (
-                    _filled(FLAG, option.flag),
-                    f"{option.flag} of lmhub {option.command}: {option.help}{default}",
-                    thought,
-                ),
-            )
-        )
-        said = (
-            f"The default of {option.flag} is {option.default}." if option.default else f"{option.flag} has no default."
-        )
-        found.append(("flag", (_filled(DEFAULT, option.flag), said, thought)))
-        variable = (
-            f"{option.variable} sets {option.flag}."
-            if option.variable
-            else f"{option.flag} has no environment variable."
-        )
-        found.append(("flag", (_filled(VARIABLE, option.flag), variable, thought)))
+        found += _of_option(option)
+    for name, (archs, about) in manual.plugins().items():
+        listed = ", ".join(archs)
+        answer = f"{name} is the plugin for {about}. Its architectures: {listed}. pip install {name}"
+        found.append(("plugin", (_filled(PLUGIN, name), answer, f"{name} is one of lmhub's plugins.")))
+        for arch in archs:
+            yes = f"Yes: {name} serves {listed}. pip install {name}, then lmhub serve MODEL.gguf."
+            found.append(("plugin", (_filled(ARCHITECTURE, arch), yes, f"{arch} is a family of {name}.")))
     for name, (arguments, when, about) in manual.hooks().items():
         answer = f"{name}({arguments}) is {when}. {about}"
         found.append(("hook", (_filled(HOOK, name), answer, f"{name} is one of lmhub's hooks.")))
     return tuple(found)
+
+
+def _of_option(option: manual.Option) -> Iterator[tuple[str, Fact]]:
+    """What can be asked about a flag: what it does, its default, its variable, and the flag that takes it back."""
+    flag, thought = option.flag, f"{option.flag} is an option of lmhub {option.command}."
+    about = f"{flag} of lmhub {option.command}: {option.help}"
+    if option.off:
+        on = {flag[2:]: "on", option.off[2:]: "off"}.get(option.default)
+        about += f" {option.off} turns it off."
+        said = f"{flag} is {on} by default." if on else f"{flag} has no default."
+        yield "flag", (_filled(FLAG, option.off), f"{option.off} turns off {flag}: {option.help}", thought)
+    else:
+        about += f" The default is {option.default}." if option.default else ""
+        said = f"The default of {flag} is {option.default}." if option.default else f"{flag} has no default."
+    variable = f"{option.variable} sets {flag}." if option.variable else f"{flag} has no environment variable."
+    yield "flag", (_filled(FLAG, flag), about, thought)
+    yield "flag", (_filled(DEFAULT, flag), said, thought)
+    yield "flag", (_filled(VARIABLE, flag), variable, thought)
 
 
 def _filled(patterns: tuple[str, ...], subject: str) -> tuple[str, ...]:
@@ -187,10 +206,8 @@ def _filled(patterns: tuple[str, ...], subject: str) -> tuple[str, ...]:
 def about_lmhub(talk: Talk) -> None:
     """A question about lmhub and its answer."""
     c = talk.c
-    if c.chance(0.5):
-        _, (patterns, answer, thought) = "written", c.any(WRITTEN)
-    else:
-        _, (patterns, answer, thought) = c.any(facts())
+    known = [("written", fact) for fact in WRITTEN] if c.chance(0.45) else facts()
+    _, (patterns, answer, thought) = c.any([fact for fact in known if not c.held_out or kept_back(fact[1][0])])
     question = c.asked(patterns)
     if "--" in question and c.chance(0.2):  # as people type a flag who do not look it up
         question = question.replace("--", c.any(["", "-"]))

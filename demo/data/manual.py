@@ -1,4 +1,4 @@
-"""What the documentation says, as records: the commands and their options, the hooks, code blocks. Nothing is typed in."""
+"""What the documentation says, as records: commands, options, plugins, hooks, code blocks. Nothing is typed in."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _NOTE = re.compile(r"\s*\[([^\[\]]*)\]\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A flag of a command: `--port`, its help, default and environment variable ("" where there is none)."""
+    """A flag of a command: `--port`, its help, default and environment variable ("" where there is none).
+
+    `off` is the flag that takes it back: `--no-ui`.
+    """
 
     command: str
     flag: str
     help: str
     default: str
     variable: str
+    off: str = ""
 
 
 @cache
@@ -34,7 +38,7 @@ def commands() -> dict[str, str]:
     """Command -> what it does, from docs/cli.md."""
     return {
         found[1]: " ".join(found[2].split())
-        for found in re.finditer(r"## `lmhub (\w+)`\n\n```text\nUsage: .*\n\n  (.+(?:\n  .+)*)", page("docs/cli.md"))
+        for found in re.finditer(r"## `lmhub ([\w-]+)`\n\n```text\nUsage: .*\n\n  (.+(?:\n  .+)*)", page("docs/cli.md"))
     }
 
 
@@ -43,7 +47,7 @@ def options() -> tuple[Option, ...]:
     """Every option of `lmhub serve`, and those of the other commands that serve does not have."""
     found: dict[str, Option] = {}
     for command in commands():
-        section = page("docs/cli.md").partition(f"## `lmhub {command}`")[2].partition("\n## ")[0]
+        section = page("docs/cli.md").partition(f"## `lmhub {command}`\n")[2].partition("\n## ")[0]
         for entry in _ENTRY.finditer(section):
             flags = re.findall(r"--[a-z][a-z-]+", entry[1])
             text = " ".join(entry[2].split())
@@ -52,11 +56,18 @@ def options() -> tuple[Option, ...]:
             default = re.search(r"default: ([^;]+)", facts)
             variable = re.search(r"env var: +(\w+)", facts)
             if flags and flags[0] not in found and flags[0] != "--help":
-                help_ = _NOTE.sub("", text)
+                off = flags[1] if flags[1:] and flags[1].startswith("--no-") else ""
                 found[flags[0]] = Option(
-                    command, flags[0], help_, default[1] if default else "", variable[1] if variable else ""
+                    command, flags[0], _NOTE.sub("", text), *(one[1] if one else "" for one in (default, variable)), off
                 )
     return tuple(found.values())
+
+
+@cache
+def plugins() -> dict[str, tuple[tuple[str, ...], str]]:
+    """Plugin -> (the architectures that it serves, what these are), from the README's table."""
+    rows = re.findall(r"^\| \[(lmhub-[\w-]+)\]\([^)]*\) \| (.+?) \| (.+?) \|$", page("README.md"), re.M)
+    return {name: (tuple(re.findall(r"`([\w-]+)`", archs)), about) for name, archs, about in rows}
 
 
 @cache

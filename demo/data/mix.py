@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import backdrop
+import copying
 import errands
 import facts
 import memory
@@ -18,10 +19,10 @@ from talk import Talk
 
 Skill = Callable[[Talk], object]
 _WITH_TOOLS: tuple[tuple[Skill, float], ...] = (
-    (sums.sum_asked, 3.0), (weather.weather_asked, 3.0), (errands.errand_asked, 5.0), (smalltalk.small_talk, 1.6), (facts.about_lmhub, 1.2), (unknown.unknown_asked, 1.2), (records.record_asked, 0.5), (memory.told, 0.5),
+    (sums.sum_asked, 3.0), (weather.weather_asked, 2.5), (errands.errand_asked, 6.0), (smalltalk.small_talk, 1.8), (facts.about_lmhub, 1.2), (unknown.unknown_asked, 1.2), (records.record_asked, 0.5), (memory.told, 0.5), (copying.said_again, 0.3), (copying.looked_up, 0.3),
 )  # fmt: skip
 _WITHOUT: tuple[tuple[Skill, float], ...] = (
-    (smalltalk.small_talk, 2.6), (facts.about_lmhub, 5.0), (unknown.unknown_asked, 2.2), (records.record_asked, 2.4), (sums.sum_asked, 1.2), (weather.weather_asked, 0.3), (memory.told, 1.2), (memory.asked_back, 0.4),
+    (smalltalk.small_talk, 3.0), (facts.about_lmhub, 5.0), (unknown.unknown_asked, 2.2), (records.record_asked, 3.2), (sums.sum_asked, 1.6), (weather.weather_asked, 0.3), (memory.told, 1.6), (memory.asked_back, 0.4), (copying.said_again, 0.8), (copying.looked_up, 1.0),
 )  # fmt: skip
 _LATER: tuple[tuple[Skill, float], ...] = ((memory.asked_back, 3.0), (memory.repeated, 0.6))
 
@@ -31,12 +32,12 @@ def conversation(seed: int, *, held_out: bool = False, skill: Skill | None = Non
     c = Chooser(f"{'held out' if held_out else 'trained'} {seed}", held_out=held_out)
     talk = Talk(c, thinking=c.chance(0.35))
     if c.chance(0.4) if tools is None else tools:
-        backdrop.tool_box(c, talk, c.any((1, 1, 1, 2, 2, 3, 6)))
+        backdrop.tool_box(c, talk, c.any((1, 1, 1, 2, 2, 3, 5)))
     if c.chance(0.3):
         talk.system = backdrop.system_prompt(
-            c, c.any((10, 10, 10, 10, 10, 60, 120)) if c.chance(0.9) else c.number(200, 1300)
+            c, c.any((10, 10, 10, 10, 10, 60, 120)) if c.chance(0.9) else c.number(200, 1000)
         )
-    earlier = c.any((0, 0, 0, 0, 0, 1, 1, 2, 3)) if len(talk.system) < 1200 else c.any((0, 0, 1))
+    earlier = c.any((0, 0, 0, 1, 1, 2, 3) if talk.tools else (0, 0, 0, 0, 1, 1, 2, 3))
     for _ in range(earlier):
         _chosen(talk)(talk)
     (skill or _chosen(talk))(talk)

@@ -13,14 +13,14 @@ Value = Callable[[Chooser], object]
 
 # field -> its value, and the names under which it may be wanted
 PERSON: dict[str, tuple[Value, str]] = {
-    "name": (lambda c: words.name(c) if c.chance(0.6) else words.full_name(c), "name full_name person first_name"),
+    "name": (lambda c: words.name(c) if c.chance(0.6) else words.full_name(c), "name full_name person"),
     "age": (lambda c: c.number(2, 99), "age years age_years"),
     "city": (words.city, "city town home place residence location"),
-    "job": (lambda c: c.of(words.JOBS), "job profession occupation work"),
-    "country": (lambda c: c.of(words.COUNTRIES), "country nation from"),
+    "job": (lambda c: words.one_of(c, words.JOBS), "job profession occupation work"),
+    "country": (lambda c: words.one_of(c, words.COUNTRIES), "country nation from"),
     "email": (words.email, "email mail contact email_address"),
-    "hobby": (lambda c: c.of(words.HOBBIES), "hobby interest likes pastime"),
-    "pet": (lambda c: c.of(words.ANIMALS), "pet animal"),
+    "hobby": (lambda c: words.one_of(c, words.HOBBIES), "hobby interest likes pastime"),
+    "pet": (lambda c: words.one_of(c, words.ANIMALS), "pet animal"),
     "company": (lambda c: words.invented(c, 2).capitalize(), "company employer firm organisation"),
 }
 _PERSON_SAID = {
@@ -34,8 +34,8 @@ _PERSON_SAID = {
     "company": ("works at {company}", "is employed by {company}"),
 }
 THING: dict[str, tuple[Value, str]] = {
-    "product": (lambda c: c.of(words.THINGS), "product item name article"),
-    "color": (lambda c: c.of(words.COLORS), "color colour"),
+    "product": (lambda c: words.one_of(c, words.THINGS), "product item name article"),
+    "color": (lambda c: words.one_of(c, words.COLORS), "color colour"),
     "price": (lambda c: c.number(1, 900), "price cost amount"),
     "weight": (lambda c: c.number(1, 90), "weight weight_kg kg mass"),
     "quantity": (lambda c: c.number(2, 60), "quantity count amount number"),
@@ -72,9 +72,9 @@ def record_asked(talk: Talk) -> None:
     keys = chosen.copy()
     if named:
         keys = c.some(chosen, min(2, len(chosen)), len(chosen))
-    elif c.chance(0.5):
+    elif c.chance(0.3):
         c.random.shuffle(keys)
-    names = {field: c.of(fields[field][1].split()) if c.chance(0.5) else field for field in keys}
+    names = {field: c.of(fields[field][1].split()) if c.chance(0.5 if named else 0.25) else field for field in keys}
     if len(set(names.values())) < len(names):
         names = {field: field for field in keys}
     shown = [names[field] for field in keys]
@@ -91,6 +91,12 @@ def record_asked(talk: Talk) -> None:
     )
     record = {names[field]: values[field] for field in keys}
     talk.answer(json.dumps(record, ensure_ascii=False), f"The record has {', '.join(shown)}.")
+
+
+def meant(record: dict[str, object]) -> list[tuple[str, object]]:
+    """The record under the usual names of its fields: what is right where the question names none."""
+    usual = {name: field for one in (MEETING, THING, PERSON) for field in one for name in one[field][1].split()}
+    return sorted((usual.get(key, key), value) for key, value in record.items())
 
 
 def _person(c: Chooser, values: dict[str, object]) -> str:

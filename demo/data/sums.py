@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from choice import Chooser
 from talk import Talk, ToolDef
-from words import invented
+from words import invented, new_key
 
 OPERATIONS = {
     "+": ("plus", "add"),
@@ -43,14 +43,14 @@ _SAID = {
 
 def calculator(c: Chooser) -> ToolDef:
     """A calculator: one expression, or two numbers and an operation."""
-    name = c.of(_NAMES) if c.chance(0.85) else f"{invented(c)}_{c.any(('calc', 'math'))}"
+    name = c.of(_NAMES) if c.chance(0.75) else f"{invented(c)}_{c.any(('calc', 'math'))}"
     about = c.expand(c.of(_ABOUT))
     if c.chance(0.6):
-        key = c.of(_EXPRESSION)
+        key = c.of(_EXPRESSION) if c.chance(0.75) else new_key(c, c.of(_EXPRESSION))
         detail = {"description": c.any(("The expression", "for example 2 + 2", "An arithmetic expression"))}
         properties = {key: {"type": "string"} | (detail if c.chance(0.5) else {})}
         return ToolDef("expression", name, about, {"expression": key}, properties, (key,))
-    (one, two), key = c.of(_LEFT), c.of(_OPERATION)
+    (one, two), key = _pair(c), c.of(_OPERATION)
     number = {"type": c.any(("number", "number", "integer"))}
     properties = {one: number, two: number}
     operation = {key: {"type": "string", "enum": list(c.of(_SETS))}}
@@ -58,10 +58,19 @@ def calculator(c: Chooser) -> ToolDef:
     return ToolDef("numbers", name, about, {"a": one, "b": two, "operation": key}, properties, tuple(properties))
 
 
+def _pair(c: Chooser) -> tuple[str, str]:
+    """Names of two numbers, in their order."""
+    one, two = c.of(_LEFT)
+    if c.chance(0.75):
+        return one, two
+    stem = invented(c)
+    return c.any(((f"{stem}_{one}", f"{stem}_{two}"), (f"{one}_{stem}", f"{two}_{stem}"), (f"{stem}1", f"{stem}2")))
+
+
 def adder(c: Chooser) -> ToolDef:
     """A tool for one operation only: add(a, b), as every tutorial has it."""
     op = c.any("+*-")
-    one, two = c.of(_LEFT)
+    one, two = _pair(c)
     kind = {"type": c.any(("number", "integer", "integer"))}
     name = c.any((OPERATIONS[op][1], f"{OPERATIONS[op][1]}_numbers", f"{OPERATIONS[op][1]}_two"))
     about = c.any(
@@ -70,12 +79,15 @@ def adder(c: Chooser) -> ToolDef:
     return ToolDef(f"only {op}", name, about, {"a": one, "b": two}, {one: kind, two: kind}, (one, two))
 
 
-def _numbers(c: Chooser, most: int) -> tuple[str, str]:
+def _numbers(c: Chooser, op: str, most: int) -> tuple[str, str]:
     def one() -> str:
         digits = c.number(1, most)
         value = c.number(10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1)
         return f"{value}.{c.number(1, 9)}" if c.chance(0.06) else str(value)
 
+    if op == "/" and c.chance(0.6):  # as most people divide: without a rest
+        divisor = c.number(1, 99)
+        return str(divisor * c.number(1, 10 ** min(most, 3))), str(divisor)
     return one(), one()
 
 
@@ -84,7 +96,7 @@ def _given(a: str, b: str, op: str) -> str:
     if op == "/" and right == 0:
         return "error: division by zero"
     value = {"+": left + right, "-": left - right, "*": left * right, "/": left / right if right else 0.0}[op]
-    return f"{round(value, 4):.12g}"
+    return f"{round(value, 2):.12g}"
 
 
 def _question(c: Chooser, a: str, b: str, op: str) -> str:
@@ -102,7 +114,7 @@ def sum_asked(talk: Talk) -> None:
     op = only or c.any("++-*//" if tool else "++-*")
     if tool is None:
         return _by_head(talk, op)
-    a, b = _numbers(c, c.any((1, 2, 3, 4, 6)))
+    a, b = _numbers(c, op, c.any((1, 2, 2, 3, 3, 4, 6)))
     talk.user(_question(c, a, b, op))
     shown = f"{a} {op} {b}"
     think = c.any((f"The user wants {shown}. I call {tool.name}.", f"{shown}: that is for {tool.name}."))
@@ -136,36 +148,23 @@ def sum_asked(talk: Talk) -> None:
         return talk.answer(
             "The calculator reports an error: division by zero.", "The tool gave an error. I pass it on."
         )
-    talk.answer(c.any((f"{shown} is {result}.", f"{shown} = {result}.")), f"The tool says {result}.")
+    talk.answer(f"{shown} is {result}.", f"The tool says {result}.")
     return None
 
 
 def _by_head(talk: Talk, op: str) -> None:
     c = talk.c
-    small = c.chance(0.7)
-    if not small:
-        a, b = c.number(100, 99999), c.number(100, 99999)
-        talk.user(_question(c, str(a), str(b), op))
+    most = 10 if op == "*" else 20
+    a, b = c.number(0, most), c.number(0, most)
+    if c.chance(0.3):
+        a, b = (c.number(most + 1, 10 ** c.number(2, 5)), c.number(0, 10 ** c.number(1, 5)))[:: c.any((1, -1))]
+    elif op == "-" and b > a:
+        a, b = b, a
+    talk.user(_question(c, str(a), str(b), op))
+    if max(a, b) > most:
         return talk.answer(
             "That is too much for my head. Declare a calculator tool with your request, and I will call it.",
             f"{a} {op} {b} is too large for me, and I have no calculator.",
         )
-    a, b = c.number(0, 10), c.number(0, 10)
-    if op in "+-" and c.chance(0.5):
-        a, b = c.number(0, 99), c.number(0, 99)
-    if op == "-" and b > a:
-        a, b = b, a
-    talk.user(_question(c, str(a), str(b), op))
     result = _given(str(a), str(b), op)
-    return talk.answer(f"{a} {op} {b} is {result}.", _worked(a, b, op, result))
-
-
-def _worked(a: int, b: int, op: str, result: str) -> str:
-    if op != "+" or max(a, b) < 10:
-        return f"{a} {op} {b} is {result}."
-    ones, carry = a % 10 + b % 10, (a % 10 + b % 10) // 10
-    tens = a // 10 + b // 10 + carry
-    carried = ", carry 1" if carry else ""
-    return (
-        f"{a % 10} + {b % 10} = {ones}{carried}; {a // 10} + {b // 10}{' + 1' if carry else ''} = {tens}. So {result}."
-    )
+    return talk.answer(f"{a} {op} {b} is {result}.", f"{a} {op} {b} is {result}.")

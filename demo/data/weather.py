@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from choice import Chooser
 from talk import Talk, ToolDef
-from words import CONDITIONS, city, invented
+from words import CONDITIONS, city, invented, new_key, one_of
 
 _NAMES = "get_weather weather current_weather get_current_weather weather_lookup fetch_weather getWeather forecast get_forecast check_weather lookup_weather weather_now".split()
 _ABOUT = (
@@ -23,8 +23,8 @@ _WITHOUT = "I cannot see the weather. Declare a tool such as get_weather with yo
 
 def weather_tool(c: Chooser) -> ToolDef:
     """A weather tool, sometimes with a unit to choose."""
-    name = c.of(_NAMES) if c.chance(0.85) else f"{c.any(('get', 'read', 'ask'))}_{invented(c)}_weather"
-    key = c.of(_PLACE)
+    name = c.of(_NAMES) if c.chance(0.75) else f"{c.any(('get', 'read', 'ask'))}_{invented(c)}_weather"
+    key = c.of(_PLACE) if c.chance(0.75) else new_key(c, c.of(_PLACE))
     detail = {
         "description": c.any(
             ("The city", "City and country, for example Paris", "Name of the city", "the place to look up")
@@ -64,7 +64,7 @@ def _looked_up(talk: Talk, tool: ToolDef, place: str) -> None:
             )
         ),
     )
-    degrees, sky = c.number(-15, 40), c.of(CONDITIONS)
+    degrees, sky = c.number(-15, 40), one_of(c, CONDITIONS)
     if c.chance(0.06):
         talk.result(
             c.any(({"error": "not found"}, "error: unknown city", "Error: timeout", {"error": "service unavailable"}))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+
 from choice import Chooser
 
 NAMES = (
@@ -80,9 +83,37 @@ TOPICS = (
 ).split("|")
 LANGUAGES = "French German Spanish Italian Portuguese Dutch Polish Japanese Chinese Latin Swedish Greek Turkish".split()
 
+
+@cache
+def everything() -> frozenset[str]:
+    """Every word of these lists: what conversations copy."""
+    lists = (
+        NAMES,
+        SURNAMES,
+        CITIES,
+        COUNTRIES,
+        JOBS,
+        COLORS,
+        ANIMALS,
+        FOODS,
+        HOBBIES,
+        THINGS,
+        CONDITIONS,
+        TOPICS,
+        LANGUAGES,
+    )
+    return frozenset(word for one in lists for phrase in one for word in phrase.split()) - {"the", "of", "and", "I"}
+
+
+_SMALL = "the a is are was in on at to of for with and or not my your this that it we I you he she".split()
 _ONSETS = "b c d f g h j k l m n p r s t v w z br ch cl dr fl gr kl kr pl pr sh st th tr".split()
 _VOWELS = "a e i o u a e i o ai ea ou".split()
 _CODAS = ["", "", "", "n", "r", "l", "s", "m", "k", "t", "nd", "x"]
+
+
+def one_of(c: Chooser, words: Sequence[str]) -> str:
+    """One of these words, or one that nobody has seen: a list that is closed is learnt by heart, and nothing copied."""
+    return c.of(words) if c.held_out or c.chance(0.6) else invented(c, c.number(1, 3))
 
 
 def invented(c: Chooser, syllables: int = 0) -> str:
@@ -91,6 +122,18 @@ def invented(c: Chooser, syllables: int = 0) -> str:
     return "".join(
         rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables or rng.randint(1, 3))
     )
+
+
+def phrase(c: Chooser) -> str:
+    """Some words in a row that nobody has seen together: short ones of every list, and invented ones."""
+    lists = (COLORS, ANIMALS, FOODS, HOBBIES, THINGS, DAYS, ENDINGS, _SMALL)
+    return " ".join(invented(c) if c.chance(0.35) else c.of(c.any(lists)) for _ in range(c.number(2, 6)))
+
+
+def new_key(c: Chooser, key: str) -> str:
+    """A name of a parameter that nobody has seen, which may say as much as `key` does."""
+    word = invented(c)
+    return c.any((word, f"{key}_{word}", f"{word}_{key}", f"{word}{key.capitalize()}", f"{key}{word.capitalize()}"))
 
 
 def name(c: Chooser) -> str:

@@ -59,18 +59,18 @@ def test_a_conversation_with_the_demo_model(demo: Any, pictures: Path) -> None:
         demo.ready()
         demo.find("#toggle-status").click()
         demo.text("#status", "0 of 4")
-        [weather] = [button for button in demo.all("#examples button") if "weather" in button.text]
-        weather.click()
-        demo.text(".assistant .text", "in Lisbon")
+        [sum_] = [button for button in demo.all("#examples button") if "17 × 23" in button.text]
+        sum_.click()
+        demo.text(".assistant .text", "391")
         demo.ended()
         demo.find("summary").click()
         demo.until("/[1-9] of 8/.test(document.querySelector('#status').innerText)")
         for scheme in ("light", "dark"):
             shown(demo, "page", scheme, pictures)
-        demo.say("What is 17 × 23?")
-        demo.text(".assistant .text", "391")
+        demo.say("What is the weather in Lisbon?")
+        demo.text(".assistant .text", "in Lisbon")
         demo.ended()
-        assert [name.text for name in demo.all(".tool-name")] == ["weather", "calculator"]
+        assert [name.text for name in demo.all(".tool-name")] == ["calculator", "weather"]
         shown(demo, "page-narrow", "dark", pictures)  # the panel covers a narrow screen
         demo.find("#toggle-status").click()
         shown(demo, "page-narrow", "light", pictures)
