@@ -63,7 +63,6 @@ def test_a_conversation_with_the_demo_model(demo: Any, pictures: Path) -> None:
         sum_.click()
         demo.text(".assistant .text", "391")
         demo.ended()
-        demo.find("summary").click()
         demo.until("/[1-9] of 8/.test(document.querySelector('#status').innerText)")
         for scheme in ("light", "dark"):
             shown(demo, "page", scheme, pictures)
