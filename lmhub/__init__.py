@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lmhub.api import Model as Model
     from lmhub.api import open as open
     from lmhub.family import HERMES as HERMES
+    from lmhub.family import LLAMA3 as LLAMA3
     from lmhub.family import XML as XML
     from lmhub.family import Advice as Advice
     from lmhub.family import Caps as Caps
@@ -30,6 +31,7 @@ _PUBLIC = {
     "Caps": "lmhub.family",
     "Family": "lmhub.family",
     "HERMES": "lmhub.family",
+    "LLAMA3": "lmhub.family",
     "Hub": "lmhub.hub",
     "LoadOptions": "lmhub.family",
     "Model": "lmhub.api",

@@ -66,7 +66,8 @@ class ToolStyle:
     tokens within a call, which `shape` may use as rules of these names. `eager` makes a reader for arguments that are
     handed on while they are written (see `lmhub.chat.eager`); without it they always come whole. `schema` turns the
     JSON schema of a tool's parameters into one that the family's chat templates show in full. `writes_null`: null is
-    `null` in a call, so that a template which shows it as Python's `None` is not followed.
+    `null` in a call, so that a template which shows it as Python's `None` is not followed. `reply` is as
+    `Family.reply`, for calls that stand between no markers: `open` and `close` are "" then.
     """
 
     name: str
@@ -80,11 +81,21 @@ class ToolStyle:
     tokens: tuple[tuple[str, str], ...] = ()
     schema: str | None = None
     writes_null: bool = False
+    reply: str | None = None
 
 
 _PARSE, _EAGER = "lmhub.chat.calls:parse_calls", "lmhub.chat.eager:EagerReader"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 HERMES = ToolStyle("hermes", _OPEN, _CLOSE, _PARSE, "lmhub.chat.hermes:shape", "<tool_call>", eager=_EAGER)
+LLAMA3 = ToolStyle(
+    "llama3",
+    "",
+    "",
+    _PARSE,
+    "lmhub.chat.whole:shape",
+    '{"name": function name, "parameters":',
+    reply="lmhub.chat.whole:parser",
+)
 XML = ToolStyle("xml", _OPEN, _CLOSE, _PARSE, "lmhub.chat.xml_shape:shape", "<function=", "<function=", _EAGER)
 
 

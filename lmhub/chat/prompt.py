@@ -141,8 +141,10 @@ class ChatFormat:
 
     def parser(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> ReplyParser:
         """A parser for the reply to `prompt`; calls are looked for only if `tools` were declared."""
-        if self._reply is not None:
-            made: ReplyParser = self._reply(self._tokenizer.token_id, prompt.ids, tools)
+        own = self._tools.reply if tools and self._tools is not None else None
+        make = self._reply if own is None else imported(own)
+        if make is not None:
+            made: ReplyParser = make(self._tokenizer.token_id, prompt.ids, tools)
             return made
         return ChannelParser(
             self._tokenizer.token_id,
@@ -199,7 +201,7 @@ class ChatFormat:
     def _markers(self, style: ToolStyle) -> Markers:
         def piece(text: str) -> str:
             id = self._tokenizer.token_id(text)
-            return literal(text) if id is None else f"<[{id}]>"
+            return (literal(text) if text else "") if id is None else f"<[{id}]>"
 
         rules = "".join(f"{name}: {piece(text)}\n" for name, text in style.tokens)
         return Markers(piece(style.open), piece(style.close), rules)

@@ -5,7 +5,7 @@ This module holds records only: nothing heavy is imported before a model is load
 
 from __future__ import annotations
 
-from lmhub import HERMES, Caps, Family, hookimpl
+from lmhub import HERMES, LLAMA3, Caps, Family, hookimpl
 
 
 @hookimpl
@@ -18,7 +18,7 @@ def lmhub_families() -> list[Family]:
             plan="lmhub_llama.model:plan",
             kernels="lmhub_llama._kernels",
             caps=Caps(tools=True),
-            tools=HERMES,  # where the file's template speaks of it, as Hermes models' does
+            tools=(HERMES, LLAMA3),  # whichever the file's template speaks of
             sampling={"temperature": 0.7, "top_p": 0.9},
             doc="Llama 1 to 3, SmolLM2, TinyLlama, Mistral, Mixtral",
         )
