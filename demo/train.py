@@ -150,6 +150,7 @@ def work(rank: int, options: argparse.Namespace) -> None:
         from carry import carried
 
         training.net.load_state_dict(carried(options.start, Shape(), Vocabulary.load(options.out / "vocabulary.json")))
+        training.rates = (MATRIX_RATE / 2, OTHER_RATE / 2)  # at the full rates what is known would be shaken loose
     if rank == 0:
         n_weights = sum(weight.numel() for weight in training.net.parameters())
         report(f"{n_weights} weights, {corpus.n_tokens} tokens in {len(corpus.ends)} texts, {options.steps} steps\n")

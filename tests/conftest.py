@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("unhurried", deadline=None)  # an example may take as long as a busy machine needs
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

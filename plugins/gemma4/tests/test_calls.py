@@ -105,12 +105,10 @@ def written(value: Any) -> str:
 
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # however busy the machine is
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text().filter(lambda text: QUOTE not in text),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.from_regex(r"\A[a-z_]\w{0,8}\Z", fullmatch=True), inner)
-    ),
-    max_leaves=12,
+NAMES = st.from_regex(r"\A[a-z_]\w{0,8}\Z", fullmatch=True)
+LEAVES = st.none() | st.booleans() | st.integers() | st.text().filter(lambda text: QUOTE not in text)
+VALUES: st.SearchStrategy[Any] = st.deferred(
+    lambda: LEAVES | st.lists(VALUES, max_size=3) | st.dictionaries(NAMES, VALUES, max_size=3)
 )
 
 
