@@ -32,7 +32,7 @@ class WholeCallParser:
             return (Content(piece),) if piece else ()
         self._held += piece
         begun = self._held.lstrip()
-        return () if begun[:1] in (b"", b"{") and len(self._held) <= MAX_CALL_BYTES else self._text()
+        return () if bytes(begun[:1]) in (b"", b"{") and len(self._held) <= MAX_CALL_BYTES else self._text()
 
     def finish(self, cut: bool = False) -> Sequence[ReplyItem]:
         """See ReplyParser."""
