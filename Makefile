@@ -7,7 +7,7 @@ SOURCES := $(wildcard lmhub/csrc/*.[ch] lmhub/include/*.h plugins/*/csrc/*.[ch])
 MODEL   ?=
 ARGS    ?=
 
-.PHONY: help dev build serve test arm64 load serving real-model clients ui picture demo-model lint fix asan bench peer docs wheels clean
+.PHONY: help dev build serve test mutants arm64 load serving real-model clients ui picture demo-model lint fix asan bench peer docs wheels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -23,7 +23,7 @@ $(VENV)/built: $(VENV)/tools pyproject.toml setup.py $(wildcard plugins/*/pyproj
 	@echo "Building lmhub into $(VENV); this takes a minute or two, once."
 	rm -f lmhub/_native.cpython-*.so plugins/*/*/_kernels.cpython-*.so  # of `python -m lmhub.build`; would shadow the new ones
 	PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation -e .
-	for p in $(PLUGINS); do PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation -e plugins/$$p || exit 1; done
+	PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation $(PLUGINS:%=-e plugins/%)
 	@touch $@
 
 $(VENV)/ready: $(VENV)/built
@@ -40,6 +40,9 @@ serve: $(VENV)/built  ## serve the demo model and a page to chat in; or make ser
 
 test: $(VENV)/ready  ## every test that needs no download
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not real_model and not clients and not load and not ui" $(ARGS)
+
+mutants: $(VENV)/ready  ## every broken line that a family's tests must notice; make test builds each fourth of them
+	LMHUB_MUTANTS=all $(BIN)/pytest -q -n auto --dist worksteal plugins/*/tests/test_mutants.py $(ARGS)
 
 arm64: $(VENV)/ready  ## the kernel tests on an emulated arm64 machine (Debian's gcc-aarch64-linux-gnu and qemu-user), some minutes
 	tests/arm64.sh $(ARGS)
