@@ -273,6 +273,7 @@ class Hub:
             model_id=loaded.id,
             family=loaded.family.name,
             disk=disk,
+            shelf=loaded.shelf,
             on_finished=self._finished,
         )
         served = Served(loaded, engine, settings, plan)

@@ -390,13 +390,29 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertReads:
+    """What steps did with experts that stay in the file: `used` and `hits` (those of them that were in memory when they
+    were needed) count experts of one weight in one step; `read` are bytes.
+    """
+
+    used: int
+    hits: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
-    """The last event of a generation that ended as planned."""
+    """The last event of a generation that ended as planned.
+
+    `experts`: of a model whose experts stay in the file, what its steps did with them from this generation's admission
+    to its end, those for others included.
+    """
 
     reason: FinishReason
     usage: Usage
     stop_sequence: str | None = None
     timings: Timings = Timings()
+    experts: ExpertReads | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from lmhub.types import Event, GenerationRecord, GenerationRequest, SamplingPara
 if TYPE_CHECKING:
     from lmhub.engine.disk import DiskStats, DiskTier
     from lmhub.engine.drafts import Speculator
+    from lmhub.shelf import Shelf
 
 log = logging.getLogger("lmhub.engine")
 
@@ -91,13 +92,14 @@ class Engine:
         model_id: str = "",
         family: str = "",
         disk: DiskTier | None = None,
+        shelf: Shelf | None = None,
         on_finished: Callable[[GenerationRecord], None] | None = None,
         sample: Sample | None = None,
     ):
         """Starts the worker thread. The engine closes `disk`, where sequences survive it, when it stops.
 
         `on_finished` is called on the worker thread, once per generation, before its last event is delivered; what it
-        raises is logged. `sample` replaces the native sampler.
+        raises is logged. `sample` replaces the native sampler. `shelf` is asked what the model's experts do.
         """
         speculator = None
         if settings.spec and isinstance(model, CausalLM):
@@ -112,7 +114,7 @@ class Engine:
         times = StepTimes()
         self._pool = SlotPool(model, n_ctx, settings, times, disk=disk, speculator=speculator, wake=self._inbox.wake)
         self._stepper = _stepper(model, sample, settings, times, speculator)
-        self._worker = Worker(self._inbox, self._pool, self._stepper, settings, self._report)
+        self._worker = Worker(self._inbox, self._pool, self._stepper, settings, self._report, shelf=shelf)
         self._thread = threading.Thread(target=self._work, name=f"lmhub-engine {model_id}".strip(), daemon=True)
         self._thread.start()
 

@@ -20,6 +20,7 @@ from lmhub.types import GenerationRequest, Source
 if TYPE_CHECKING:
     from lmhub.engine.drafts import DraftIndex, Drafting
     from lmhub.sampling import Score
+    from lmhub.shelf import ShelfNumbers
 
 Ids = NDArray[np.int32]
 
@@ -71,6 +72,7 @@ class Slot:
         self.is_sound = True  # False: a failed step may have left the state in any condition
         self.admitted_s = admitted_s
         self.decoding_s: float | None = None  # when the prompt had been read
+        self.shelf_then: ShelfNumbers | None = None  # of a model with a shelf of experts, when it was admitted
 
     @property
     def is_ready(self) -> bool:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from lmhub.engine.slots import Slot, SlotStats
 from lmhub.engine.steppers import Commit, Stepper, as_error
 from lmhub.errors import GenerationError, LmhubError, RequestTimedOut
 from lmhub.settings import EngineSettings
-from lmhub.types import Event, Failure, Finish, FinishReason, GenerationRecord, Timings, Usage
+from lmhub.types import Event, ExpertReads, Failure, Finish, FinishReason, GenerationRecord, Timings, Usage
+
+if TYPE_CHECKING:
+    from lmhub.shelf import Shelf
 
 log = logging.getLogger("lmhub.engine")
 
@@ -50,13 +54,17 @@ class Worker:
         settings: EngineSettings,
         report: Callable[[GenerationRecord], None],
         clock: Callable[[], float] = time.monotonic,
+        shelf: Shelf | None = None,
     ):
-        """`report` gets every ended generation, its `model` and `family` still empty; it must not raise."""
+        """`report` gets every ended generation, its `model` and `family` still empty; it must not raise.
+
+        `shelf`: where the model's experts are kept of which only some are in memory.
+        """
         self.totals = Totals()
         self.slots: tuple[SlotStats, ...] = ()  # of what runs, as of the last turn
         self.is_healthy = True
         self._inbox, self._pool, self._stepper = inbox, pool, stepper
-        self._settings, self._report, self._clock = settings, report, clock
+        self._settings, self._report, self._clock, self._shelf = settings, report, clock, shelf
         self._outgoing: list[Delivery] = []
 
     def run(self) -> None:
@@ -183,7 +191,8 @@ class Worker:
     def _admit(self) -> None:
         while self._pool.has_room and (generation := self._inbox.take_next()) is not None:
             try:
-                self._pool.admit(generation)
+                slot = self._pool.admit(generation)
+                slot.shelf_then = None if self._shelf is None else self._shelf.numbers()
             except Exception as error:
                 self._end(generation, as_error(error, "making room for the sequence"))
 
@@ -235,9 +244,16 @@ class Worker:
         last = (
             Failure(outcome)
             if isinstance(outcome, LmhubError)
-            else Finish(outcome, usage, generation.reply.stop_sequence, timings)
+            else Finish(outcome, usage, generation.reply.stop_sequence, timings, self._expert_reads(slot))
         )
         self._outgoing.append((generation, (*events, last)))
+
+    def _expert_reads(self, slot: Slot | None) -> ExpertReads | None:
+        """Since `slot` was admitted."""
+        if self._shelf is None or slot is None or slot.shelf_then is None:
+            return None
+        now, then = self._shelf.numbers(), slot.shelf_then
+        return ExpertReads(now.used - then.used, now.hits - then.hits, now.read - then.read)
 
     def _deliver(self) -> None:
         outgoing, self._outgoing = self._outgoing, []

@@ -11,6 +11,7 @@ from lmhub.dialect import ReplyHead
 from lmhub.server.anthropic_errors import anthropic_error_object
 from lmhub.server.anthropic_parse import Echo
 from lmhub.server.anthropic_thinking import sealed, signature
+from lmhub.server.extension import extension
 from lmhub.server.openai_chat_encode import as_lmhub_error
 from lmhub.server.wire import to_json
 from lmhub.types import (
@@ -82,6 +83,7 @@ class MessagesEncoder:
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": finish.stop_sequence},
             "usage": _usage(finish.usage),
+            **extension([finish]),
         }
         yield {"type": "message_stop"}
 
@@ -113,7 +115,8 @@ def collect(head: ReplyHead, replies: Sequence[Sequence[Event]]) -> bytes:
     assert isinstance(finish, Finish)
     blocks = _blocks(head, events)
     reason = _STOP_REASONS.get(finish.reason, "end_turn")
-    return to_json(_message(head, blocks or [_text("")], reason, finish.stop_sequence, finish.usage))
+    message = _message(head, blocks or [_text("")], reason, finish.stop_sequence, finish.usage)
+    return to_json({**message, **extension([finish])})
 
 
 def count(n_tokens: int) -> bytes:

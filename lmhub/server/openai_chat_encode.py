@@ -8,6 +8,7 @@ from typing import Any
 from lmhub.dialect import ReplyHead
 from lmhub.errors import GenerationError, LmhubError
 from lmhub.server.choices import total
+from lmhub.server.extension import extension
 from lmhub.server.logprobs import entries
 from lmhub.server.openai_chat_delta import Delta, Deltas
 from lmhub.server.openai_chat_parse import ChatEcho
@@ -53,6 +54,8 @@ class ChatEncoder:
     def _closing(self, finish: Finish, choice: int) -> bytes:
         self._finishes[choice] = finish
         more = {"timings": timings(finish)} if _echo(self._head).timings else {}
+        if len(self._finishes) == len(self._deltas):
+            more |= extension(self._finishes.values())
         frames = self._chunk(choice, {}, finish, FINISH_REASONS[finish.reason], more)
         if len(self._finishes) < len(self._deltas):
             return frames
@@ -83,6 +86,7 @@ def collect(head: ReplyHead, replies: Sequence[Sequence[Event]], both: bool = Fa
         "service_tier": "default",
         "choices": [_choice(head, number, events, both) for number, events in enumerate(replies)],
         "usage": usage(total(head.request, finishes)),
+        **extension(finishes),
     }
     if _echo(head).timings:
         body["timings"] = timings(finishes[0])

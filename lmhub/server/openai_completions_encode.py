@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmhub.dialect import ReplyHead
 from lmhub.server.choices import total
+from lmhub.server.extension import extension
 from lmhub.server.logprobs import legacy
 from lmhub.server.openai_chat_encode import FINISH_REASONS, as_lmhub_error
 from lmhub.server.openai_usage import usage
@@ -57,27 +58,37 @@ class CompletionEncoder:
 
     def _closing(self, finish: Finish, choice: int) -> bytes:
         self._finishes[choice] = finish
-        frames = self._chunk(choice, "", None, FINISH_REASONS[finish.reason])
-        if len(self._finishes) < len(self._n_chars):
+        is_last = len(self._finishes) == len(self._n_chars)
+        more = extension(self._finishes.values()) if is_last else {}
+        frames = self._chunk(choice, "", None, FINISH_REASONS[finish.reason], more)
+        if not is_last:
             return frames
         if self._request.include_usage:
             counts = usage(total(self._request, [self._finishes[k] for k in sorted(self._finishes)]))
             frames += sse({**_common(self._head), "choices": [], "usage": counts})
         return frames + SSE_DONE
 
-    def _chunk(self, number: int, text: str, logprobs: Any, finish_reason: str | None = None) -> bytes:
+    def _chunk(
+        self,
+        number: int,
+        text: str,
+        logprobs: Any,
+        finish_reason: str | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> bytes:
         choice = {"index": number, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
         if self._request.return_token_ids:
             choice["token_ids"], self._token_ids[number] = self._token_ids[number], []
             choice["prompt_token_ids"] = self._head.prompts[number]
-        return sse({**_common(self._head), "choices": [choice]})
+        return sse({**_common(self._head), "choices": [choice], **(more or {})})
 
 
 def collect(head: ReplyHead, replies: Sequence[Sequence[Event]]) -> bytes:
     """The body of a reply that is not streamed. The last event of each choice is a Finish."""
     finishes = [events[-1] for events in replies if isinstance(events[-1], Finish)]
     choices = [_choice(head, number, events) for number, events in enumerate(replies)]
-    return to_json({**_common(head), "choices": choices, "usage": usage(total(head.request, finishes))})
+    counts = usage(total(head.request, finishes))
+    return to_json({**_common(head), "choices": choices, "usage": counts, **extension(finishes)})
 
 
 def echoed(head: ReplyHead, choice: int) -> str:

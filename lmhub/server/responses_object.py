@@ -6,6 +6,7 @@ from typing import Any
 
 from lmhub.dialect import ReplyHead
 from lmhub.errors import LmhubError
+from lmhub.server.extension import extension
 from lmhub.server.responses_output import Output
 from lmhub.server.responses_record import Asked
 from lmhub.types import ChatRequest, Finish, Usage
@@ -34,6 +35,7 @@ def finished(head: ReplyHead, output: Output, finish: Finish) -> dict[str, Any]:
         "output": output.items(),
         "completed_at": int(head.created + timings.queued_s + timings.prefill_s + timings.decode_s),
         "usage": usage(finish.usage),
+        **extension([finish]),
     }
     if head.request.return_token_ids:
         value |= {"prompt_token_ids": list(head.prompts[0]), "token_ids": output.token_ids}
