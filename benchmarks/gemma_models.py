@@ -3,27 +3,21 @@
     python benchmarks/gemma_models.py --geometry gemma4-e2b --type q4_k_m OUT.gguf
     python benchmarks/gemma_models.py --geometry gemma4-26b-a4b --layers 6 --type q4_k_m OUT.gguf
 
-Sizes are those of the public models; what is said in `models.py` of its weights and its vocabulary holds here too. Cut
-to fewer layers, a model keeps the order of its kinds of layers, and of those that share keys as large a part.
+Sizes are those of the public models; `random_model.py` says what the rest is. Cut to fewer layers, a model keeps the
+order of its kinds of layers, and of those that share keys as large a part.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import numpy as np
-from noise import noise
+from random_model import TYPES, Matrix, RandomModel, Recipe, command
 
-from lmhub.gguf import GGMLType, GGUFWriter
-
-MODELS = run_path(str(Path(__file__).with_name("models.py")))
-add_vocabulary = MODELS["add_vocabulary"]
+from lmhub.gguf import GGMLType
 
 Shape = tuple[int, ...]
 
@@ -68,9 +62,9 @@ GEOMETRIES = {"gemma4-e2b": E2B, "gemma4-26b-a4b": A4B, "diffusion-gemma-26b-a4b
 
 
 def cut(g: Gemma, n_layer: int) -> Gemma:
-    """The same with fewer layers, which must be whole periods."""
+    """The same with fewer layers, which must be whole periods. Raises ValueError."""
     if n_layer % g.period or not 0 < n_layer <= g.n_layer:
-        raise SystemExit(f"--layers must be a multiple of {g.period}, up to {g.n_layer}")
+        raise ValueError(f"takes --layers that are a multiple of {g.period}, up to {g.n_layer}")
     shared = g.n_shared * n_layer // g.n_layer // g.period * g.period
     return replace(g, n_layer=n_layer, n_shared=shared)
 
@@ -159,51 +153,24 @@ def hyperparameters(g: Gemma) -> dict[str, Any]:
     return keys
 
 
-def type_of(name: str, shape: Shape, recipe: Any, g: Gemma) -> GGMLType:
-    """As public files have it: the table that is the head in the better type, some matrices never quantised."""
-    if name.endswith("ffn_gate_inp.weight") or name == "per_layer_model_proj.weight":
-        return GGMLType.F32 if "inp" in name else GGMLType.BF16
-    layer = int(name.split(".")[1]) if name.startswith("blk.") else -1
-    n, eighth = g.n_layer, g.n_layer // 8
-    favoured = layer >= 0 and (layer < eighth or layer >= 7 * n // 8 or (layer - eighth) % 3 == 2)
-    better = name == "token_embd.weight" or (favoured and ("attn_v" in name or "ffn_down" in name))
-    kind = recipe.more if recipe.more is not None and better else recipe.kind
-    return GGMLType.Q8_0 if shape[-1] % kind.block_elements else kind
+def typed(g: Gemma, recipe: Recipe) -> Iterator[Matrix]:
+    """Every weight as public files have it: the table that is the head in the better type, some never quantised."""
+    for name, shape, gain in matrices(g):
+        kind = recipe.type_of(name, shape, g.n_layer, "token_embd.weight")
+        if name.endswith("ffn_gate_inp.weight"):
+            kind = GGMLType.F32
+        elif name == "per_layer_model_proj.weight":
+            kind = GGMLType.BF16
+        yield name, shape, gain / math.sqrt(shape[-1]), kind
 
 
-def write_model(path: Path, g: Gemma, recipe: Any, *, seed: int = 0) -> None:
-    """Write a random model; one tensor is in memory at a time."""
-    rng = np.random.default_rng(seed)
-    with GGUFWriter(path, g.arch) as out:
-        out.add("general.name", f"random {path.stem}")
-        for key, value in hyperparameters(g).items():
-            out.add(f"{g.arch}.{key}", value)
-        if g.canvas:
-            out.add("diffusion.canvas_length", g.canvas)
-        add_vocabulary(out, g.n_vocab, "qwen2")
-        turned = np.where(np.arange(g.head_dim[1] // 2) < g.head_dim[1] // 8, 1.0, 1e30)
-        out.add_tensor("rope_freqs.weight", turned.astype(np.float32))
-        for name, size in vectors(g):
-            out.add_tensor(name, np.ones(size, np.float32))
-        for name, shape, gain in matrices(g):
-            kind, std = type_of(name, shape, recipe, g), gain / math.sqrt(shape[-1])
-            out.add_tensor(name, lambda k=kind, s=shape, d=std: noise(rng, k, s, d), kind, shape)  # type: ignore[misc]
-
-
-def main() -> None:
-    """Parse the command line and write one file."""
-    parser = argparse.ArgumentParser(description="Write a full-size Gemma 4 GGUF file with random weights.")
-    parser.add_argument("out", type=Path, metavar="OUT.gguf")
-    parser.add_argument("--geometry", choices=GEOMETRIES, default="gemma4-e2b")
-    parser.add_argument("--type", choices=MODELS["TYPES"], default="q4_k_m", dest="kind")
-    parser.add_argument("--layers", type=int, default=0, help="fewer of them, to fit into memory (default: all)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    geometry = GEOMETRIES[options.geometry]
-    geometry = cut(geometry, options.layers) if options.layers else geometry
-    write_model(options.out, geometry, MODELS["TYPES"][options.kind], seed=options.seed)
-    print(f"{options.out}: {options.out.stat().st_size / 1e6:.0f} MB")
+def model(g: Gemma, recipe: Recipe) -> RandomModel:
+    """The tables of a file."""
+    turned = np.where(np.arange(g.head_dim[1] // 2) < g.head_dim[1] // 8, 1.0, 1e30).astype(np.float32)
+    ones = [("rope_freqs.weight", turned), *((name, np.ones(size, np.float32)) for name, size in vectors(g))]
+    others = {"diffusion.canvas_length": g.canvas} if g.canvas else {}
+    return RandomModel(g.arch, hyperparameters(g), g.n_vocab, ones, typed(g, recipe), others=others)
 
 
 if __name__ == "__main__":
-    main()
+    command("Write a full-size Gemma 4 GGUF file with random weights.", GEOMETRIES, TYPES, "q4_k_m", cut, model)

@@ -3,25 +3,21 @@
     python benchmarks/models.py --geometry qwen3-0.6b --type q8_0 OUT.gguf
     python benchmarks/models.py --geometry qwen35-35b-a3b --layers 8 --type q4_k_m OUT.gguf
 
-The sizes and the size of the vocabulary are those of the public models; the weights are noise, scaled so that
-activations stay of order one, and so is the text that comes out. One tensor is in memory at a time.
+The sizes and the size of the vocabulary are those of the public models; `random_model.py` says what the rest is.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-from noise import BLOCKS, FLOATS, Bytes, noise
 from numpy.typing import NDArray
+from random_model import TYPES, Matrix, RandomModel, Recipe, command
 
-from lmhub.gguf import GGMLType, GGUFWriter
+from lmhub.gguf import GGMLType
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,110 +80,6 @@ GEOMETRIES = {
     "small": Geometry(6, 384, 1024, 6, 2, 64, 8192),
     "small-moe": Geometry(4, 512, 256, 8, 2, 64, 8192, n_expert=16, n_expert_used=4, tied=False),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Which type a matrix gets: `kind`, or `more` for the output and for half of the layers' most delicate matrices."""
-
-    kind: GGMLType
-    more: GGMLType | None = None
-
-    def type_of(self, name: str, layer: int, geometry: Geometry) -> GGMLType:
-        """As the usual converter mixes them. Routers and convolutions stay in F32."""
-        if "ffn_gate_inp" in name or "conv1d" in name:
-            return GGMLType.F32
-        if self.more is None:
-            return self.kind
-        if layer < 0:
-            is_output = name == ("token_embd.weight" if geometry.tied else "output.weight")
-            return self.more if is_output else self.kind
-        n, eighth = geometry.n_layer, geometry.n_layer // 8
-        favoured = layer < eighth or layer >= 7 * n // 8 or (layer - eighth) % 3 == 2
-        return self.more if favoured and ("attn_v" in name or "ffn_down" in name) else self.kind
-
-
-TYPES = {kind.name.lower(): Recipe(kind) for kind in (*FLOATS, *BLOCKS, GGMLType.MXFP4)}
-TYPES |= {
-    "q4_k_m": Recipe(GGMLType.Q4_K, GGMLType.Q6_K),
-    "q5_k_m": Recipe(GGMLType.Q5_K, GGMLType.Q6_K),
-}
-
-# The control tokens of the public files, in their order; True marks those that a reply may show (user-defined).
-SPECIALS = [
-    ("<|endoftext|>", False), ("<|im_start|>", False), ("<|im_end|>", False), ("<|object_ref_start|>", False),
-    ("<|object_ref_end|>", False), ("<|box_start|>", False), ("<|box_end|>", False), ("<|quad_start|>", False),
-    ("<|quad_end|>", False), ("<|vision_start|>", False), ("<|vision_end|>", False), ("<|vision_pad|>", False),
-    ("<|image_pad|>", False), ("<|video_pad|>", False), ("<tool_call>", True), ("</tool_call>", True),
-    ("<|fim_prefix|>", False), ("<|fim_middle|>", False), ("<|fim_suffix|>", False), ("<|fim_pad|>", False),
-    ("<|repo_name|>", False), ("<|file_sep|>", False), ("<tool_response>", True), ("</tool_response>", True),
-    ("<think>", True), ("</think>", True),
-]  # fmt: skip
-N_FILLERS = 267  # rows of the public vocabulary that no token uses
-
-TEMPLATE = """\
-{%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and not enable_thinking %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}"""
-
-
-# --- vocabulary ------------------------------------------------------------------------------------------------------
-
-
-def byte_alphabet() -> list[str]:
-    """The 256 printable stand-ins of byte-level BPE, by byte: printable Latin-1 for itself, the rest from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = [byte for byte in range(256) if byte not in printable]
-    return [chr(byte) if byte in printable else chr(0x100 + hidden.index(byte)) for byte in range(256)]
-
-
-def merges_of_words(count: int) -> list[tuple[str, str]]:
-    """`count` BPE merges that build pronounceable syllables, words of them, and the same behind a space."""
-    syllables = [onset + vowel for onset, vowel in product("tnsrhldcmfpgwybvk", "eaoiu")]
-    merges = [(text[0], text[1]) for text in syllables]
-    merges += [("\u0120", text) for text in syllables]
-    merges += list(product(syllables, syllables))
-    merges += [("\u0120" + first, second) for first, second in product(syllables, syllables)]
-    pairs = [first + second for first, second in product(syllables, syllables)]
-    for pair, syllable in product(pairs, syllables):
-        if len(merges) >= count:
-            break
-        merges.append((pair, syllable))
-    if len(merges) < count:
-        raise ValueError(f"only {len(merges)} merges can be made, {count} are needed")
-    return merges[:count]
-
-
-def add_vocabulary(out: GGUFWriter, n_vocab: int, pre: str) -> None:
-    """Metadata of a byte-level BPE vocabulary of `n_vocab` tokens with ChatML specials and a chat template."""
-    # Half of the rest for small vocabularies: there must be room for ordinary tokens.
-    n_fillers = min(N_FILLERS, n_vocab // 16)
-    merges = merges_of_words(n_vocab - 256 - len(SPECIALS) - n_fillers)
-    tokens = byte_alphabet() + [left + right for left, right in merges]
-    first = len(tokens)
-    tokens += [text for text, _ in SPECIALS]
-    fillers = range(len(tokens), n_vocab)
-    tokens += [f"[PAD{token}]" for token in fillers]
-    types = [1] * first + [4 if shown else 3 for _, shown in SPECIALS] + [5] * len(fillers)
-    out.add("tokenizer.ggml.model", "gpt2")
-    out.add("tokenizer.ggml.pre", pre)
-    out.add("tokenizer.ggml.tokens", tokens)
-    out.add("tokenizer.ggml.token_type", types, "int32")
-    out.add("tokenizer.ggml.merges", [f"{left} {right}" for left, right in merges])
-    out.add("tokenizer.ggml.bos_token_id", first)
-    out.add("tokenizer.ggml.padding_token_id", first)
-    out.add("tokenizer.ggml.eos_token_id", first + 2)
-    out.add("tokenizer.ggml.add_bos_token", False)
-    out.add("tokenizer.chat_template", TEMPLATE)
-
-
-# --- weights ---------------------------------------------------------------------------------------------------------
 
 
 def matrices(geometry: Geometry) -> Iterator[tuple[str, tuple[int, ...], float]]:
@@ -256,45 +148,17 @@ def vectors(g: Geometry) -> Iterator[tuple[str, NDArray[np.float32]]]:
             yield f"blk.{layer}.ssm_a", -np.geomspace(0.005, 0.5, delta.n_v, dtype=np.float32)
 
 
-def typed(geometry: Geometry, recipe: Recipe) -> Iterator[tuple[str, tuple[int, ...], float, GGMLType]]:
-    """(name, shape, std, type) of every weight; Q8_0 where a row is not a whole number of blocks of the wanted type."""
+def typed(geometry: Geometry, recipe: Recipe) -> Iterator[Matrix]:
+    """Every weight with its type. Routers and convolutions stay in F32."""
     for name, shape, std in matrices(geometry):
-        layer = int(name.split(".")[1]) if name.startswith("blk.") else -1
-        kind = recipe.type_of(name, layer, geometry)
-        yield name, shape, std, GGMLType.Q8_0 if shape[-1] % kind.block_elements else kind
+        head = "token_embd.weight" if geometry.tied else "output.weight"
+        kind = recipe.type_of(name, shape, geometry.n_layer, head)
+        yield name, shape, std, GGMLType.F32 if "ffn_gate_inp" in name or "conv1d" in name else kind
 
 
-def write_model(
-    path: Path, geometry: Geometry, recipe: Recipe, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
-) -> None:
-    """Write a random model of `geometry` with matrices as `recipe` says. `progress(done_bytes, total_bytes)`."""
-    rng = np.random.default_rng(seed)
-    total = sum(kind.row_bytes(math.prod(shape)) for _, shape, _, kind in typed(geometry, recipe))
-    done = 0
-
-    def source(kind: GGMLType, shape: tuple[int, ...], std: float) -> Callable[[], Bytes]:
-        def make() -> Bytes:
-            nonlocal done
-            made = noise(rng, kind, shape, std)
-            done += made.nbytes
-            if progress is not None:
-                progress(done, total)
-            return made
-
-        return make
-
-    with GGUFWriter(path, geometry.arch) as out:
-        add_hyperparameters(out, geometry, path.stem)
-        add_vocabulary(out, geometry.n_vocab, "qwen35" if geometry.delta else "qwen2")
-        for name, values in vectors(geometry):
-            out.add_tensor(name, values)
-        for name, shape, std, kind in typed(geometry, recipe):
-            out.add_tensor(name, source(kind, shape, std), kind, shape)
-
-
-def add_hyperparameters(out: GGUFWriter, geometry: Geometry, name: str) -> None:
+def hyperparameters(geometry: Geometry) -> dict[str, Any]:
     """The keys of the architecture that the public files carry."""
-    keys: dict[str, int | float | list[int]] = {
+    keys: dict[str, Any] = {
         "block_count": geometry.n_layer,
         "context_length": geometry.n_ctx,
         "embedding_length": geometry.n_embd,
@@ -324,42 +188,21 @@ def add_hyperparameters(out: GGUFWriter, geometry: Geometry, name: str) -> None:
             "ssm.time_step_rank": delta.n_v,
             "ssm.inner_size": delta.n_v * delta.dim,
         }
-    out.add("general.name", f"random {name}")
-    for key, value in keys.items():
-        out.add(f"{geometry.arch}.{key}", value)
+    return keys
 
 
-def main() -> None:
-    """Parse the command line and write one file, with a progress bar."""
-    parser = argparse.ArgumentParser(description="Write a full-size Qwen3 or Qwen3.5 GGUF file with random weights.")
-    parser.add_argument("out", type=Path, metavar="OUT.gguf")
-    parser.add_argument("--geometry", choices=GEOMETRIES, default="qwen3-0.6b")
-    parser.add_argument("--type", choices=TYPES, default="q8_0", dest="kind")
-    parser.add_argument("--layers", type=int, default=0, help="fewer of them, to fit into memory (default: all)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    geometry = GEOMETRIES[options.geometry]
-    if not 0 <= options.layers <= geometry.n_layer:
-        parser.error(f"{options.geometry} has {geometry.n_layer} layers; --layers takes 1 to {geometry.n_layer}")
+def cut(geometry: Geometry, n_layer: int) -> Geometry:
+    """The same with fewer layers. Raises ValueError."""
+    if not 0 < n_layer <= geometry.n_layer:
+        raise ValueError(f"has {geometry.n_layer} layers; --layers takes 1 to {geometry.n_layer}")
+    return replace(geometry, n_layer=n_layer)
 
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    try:
-        with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-            task = bar.add_task(options.out.name, total=None)
-            write_model(
-                options.out,
-                replace(geometry, n_layer=options.layers or geometry.n_layer),
-                TYPES[options.kind],
-                seed=options.seed,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-    except OSError as error:
-        parser.exit(2, f"{options.out} cannot be written: {(error.strerror or str(error)).lower()}\n")
-    print(f"{options.out}: {options.out.stat().st_size / 1e6:.0f} MB")
+def model(g: Geometry, recipe: Recipe) -> RandomModel:
+    """The tables of a file."""
+    pre = "qwen35" if g.delta else "qwen2"
+    return RandomModel(g.arch, hyperparameters(g), g.n_vocab, vectors(g), typed(g, recipe), pre)
 
 
 if __name__ == "__main__":
-    main()
+    command("Write a full-size Qwen3 or Qwen3.5 GGUF file with random weights.", GEOMETRIES, TYPES, "q8_0", cut, model)

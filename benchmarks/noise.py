@@ -38,6 +38,12 @@ BLOCKS = {
     GGMLType.Q4_K: Blocks(0, 2, 7.5),
     GGMLType.Q5_K: Blocks(0, 2, 15.5),
     GGMLType.Q6_K: Blocks(208),
+    GGMLType.IQ1_S: Blocks(0),
+    GGMLType.IQ2_XXS: Blocks(0),
+    GGMLType.IQ2_XS: Blocks(0),
+    GGMLType.IQ2_S: Blocks(0),
+    GGMLType.IQ3_XXS: Blocks(0),
+    GGMLType.IQ3_S: Blocks(0),
     GGMLType.IQ4_NL: Blocks(0),
     GGMLType.IQ4_XS: Blocks(0),
 }

@@ -3,7 +3,8 @@
     python benchmarks/streaming.py MODEL.gguf --memory 600 --cache 200
 
 Each run is a process of its own in a control group with `--memory` MiB (needs Linux and the right to make one), and
-begins with an empty page cache. The floor is what the disk gives when the file is read from end to end.
+begins with an empty page cache. The floor of decoding is what the disk gives when the file is read from end to end:
+over the bytes of the experts that a token goes to, and over the bytes that were read while it decoded.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from lmhub.gguf import open_gguf
 
 MIB = 1 << 20
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
@@ -61,6 +64,21 @@ def disk_rate(path: Path) -> float:
     return n / (time.perf_counter() - since)
 
 
+def token_bytes(path: Path) -> int:
+    """Bytes of the routed experts that one token goes to."""
+    with open_gguf(path) as file:
+        banks = [tensor for name, tensor in file.tensors.items() if "_exps." in name]
+        n_used = file.metadata[f"{file.architecture}.expert_used_count"]
+        assert isinstance(n_used, int)
+        return sum(tensor.nbytes // tensor.shape[0] * n_used for tensor in banks)
+
+
+def disk_bytes() -> int:
+    """What this process has had read from disks so far."""
+    io = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(io["read_bytes"])
+
+
 def work(model: Path, cache: int, prompt: int, decode: int) -> dict[str, float]:
     """Load, read a prompt, decode: what that took, in this process."""
     from lmhub.hub import Hub
@@ -74,17 +92,16 @@ def work(model: Path, cache: int, prompt: int, decode: int) -> dict[str, float]:
     served = hub.load(model, settings)
     loaded = time.perf_counter()
 
-    def steps() -> tuple[float, float]:
+    def steps() -> tuple[float, float, int]:
         state, n_vocab = served.model.model.new_state(settings.ctx), served.model.model.n_vocab
         tokens = [(7919 * i + 13) % n_vocab for i in range(prompt + decode)]
         served.model.model.forward([Chunk(state, tokens[:prompt])])
-        read = time.perf_counter()
+        read, n_before = time.perf_counter(), disk_bytes()
         for token in tokens[prompt:]:
             served.model.model.forward([Chunk(state, [token])])
-        return read, time.perf_counter()
+        return read, time.perf_counter(), disk_bytes() - n_before
 
-    read, done = served.engine.call(steps).result()
-    io = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    read, done, decode_bytes = served.engine.call(steps).result()
     shelf = served.model.shelf
     numbers = None if shelf is None else shelf.numbers()
     hub.close()
@@ -92,7 +109,8 @@ def work(model: Path, cache: int, prompt: int, decode: int) -> dict[str, float]:
         "load_s": loaded - since,
         "prefill": prompt / (read - loaded),
         "decode": decode / (done - read),
-        "read": int(io["read_bytes"]),
+        "read": disk_bytes(),
+        "decode_read": decode_bytes,
         "hits": numbers.hits / max(numbers.used, 1) if numbers else float("nan"),
     }
 
@@ -111,8 +129,10 @@ def main() -> None:
         return
     size = options.model.stat().st_size
     print(f"{options.model.name}: {size / MIB:.0f} MiB, {size / MIB / options.memory:.1f} times the limit")
-    print(f"the disk gives {disk_rate(options.model) / 1e6:.0f} MB/s")
-    print("             load s   prefill/s   decode/s   GB read   in memory   peak MiB")
+    rate, nbytes = disk_rate(options.model), token_bytes(options.model)
+    print(f"the disk gives {rate / 1e6:.0f} MB/s, and the experts of a token are {nbytes / 1e6:.0f} MB of it: ", end="")
+    print(f"{rate / nbytes:.2f} tokens/s if none is in memory")
+    print("             load s   prefill/s   decode/s   its floor   GB read   in memory   peak MiB")
     for name, cache in (("borrow", 0), ("stream", options.cache * MIB)):
         group = Group(options.memory)
         try:
@@ -124,7 +144,8 @@ def main() -> None:
                 print(f"{name:10} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
                 continue
             row = json.loads(done.stdout.splitlines()[-1])
-            rates = f"{row['load_s']:8.1f} {row['prefill']:11.1f} {row['decode']:10.2f}"
+            floor = rate * options.decode / max(row["decode_read"], 1)
+            rates = f"{row['load_s']:8.1f} {row['prefill']:11.1f} {row['decode']:10.2f} {floor:11.2f}"
             print(f"{name:10} {rates} {row['read'] / 1e9:9.1f} {row['hits']:11.0%} {group.peak() / MIB:10.0f}")
         finally:
             group.close()

@@ -21,6 +21,7 @@ from lmhub.tokenize import load_tokenizer
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "models.py"
 sys.path.insert(0, str(SCRIPT.parent))  # as for a script, whose folder is on the path
 MODELS = runpy.run_path(str(SCRIPT))
+RANDOM = runpy.run_path(str(SCRIPT.with_name("random_model.py")))
 SMALLEST = MODELS["Geometry"](2, 256, 256, 4, 2, 64, 1024, 512)
 SMALLEST_MOE = MODELS["Geometry"](2, 256, 256, 4, 2, 64, 1024, 512, n_expert=8, n_expert_used=2, tied=False)
 
@@ -29,7 +30,7 @@ SMALLEST_MOE = MODELS["Geometry"](2, 256, 256, 4, 2, 64, 1024, 512, n_expert=8, 
 def test_every_type_gives_a_model_that_answers(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"{kind}.gguf"
     seen: list[tuple[int, int]] = []
-    MODELS["write_model"](path, SMALLEST, MODELS["TYPES"][kind], progress=lambda *step: seen.append(step))
+    MODELS["model"](SMALLEST, MODELS["TYPES"][kind]).write(path, progress=lambda *step: seen.append(step))
     assert seen[-1][0] == seen[-1][1]
     with open_gguf(path) as file:
         assert file.tensors["blk.0.attn_q.weight"].type is MODELS["TYPES"][kind].kind
@@ -43,7 +44,7 @@ def test_every_type_gives_a_model_that_answers(kind: str, tmp_path: Path) -> Non
 
 def test_experts(tmp_path: Path) -> None:
     path = tmp_path / "moe.gguf"
-    MODELS["write_model"](path, SMALLEST_MOE, MODELS["TYPES"]["q4_k_m"])
+    MODELS["model"](SMALLEST_MOE, MODELS["TYPES"]["q4_k_m"]).write(path)
     with lmhub.open(path, ctx=64) as model:
         logits = model.logits(list(range(40)))
         assert np.isfinite(logits).all()
@@ -71,7 +72,7 @@ def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
     files = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         path = tmp_path / f"{name}.gguf"
-        MODELS["write_model"](path, SMALLEST, MODELS["TYPES"]["q8_0"], seed=seed)
+        MODELS["model"](SMALLEST, MODELS["TYPES"]["q8_0"]).write(path, seed=seed)
         with open_gguf(path) as file:
             files.append({name: tensor.data.tobytes() for name, tensor in file.tensors.items()})
     assert files[0] == files[1] != files[2]
@@ -92,7 +93,7 @@ def test_the_full_vocabulary_is_one_that_encodes() -> None:
         def add(self, key: str, value: object, kind: str | None = None) -> None:
             collected[key] = value
 
-    MODELS["add_vocabulary"](Sink(), 151936, "qwen2")
+    RANDOM["add_vocabulary"](Sink(), 151936, "qwen2")
     tokenizer = load_tokenizer(collected)
     assert tokenizer.n_vocab == 151936
     assert tokenizer.eog >= {151645, 151643}
@@ -131,7 +132,7 @@ SMALL_GEMMA = GEMMA["Gemma"](4, 2, 256, 256, 4, (2, 1), 16, head_dim=(64, 128), 
 )
 def test_gemma(sizes: dict[str, int], tmp_path: Path) -> None:
     path = tmp_path / "gemma.gguf"
-    GEMMA["write_model"](path, replace(SMALL_GEMMA, **sizes), MODELS["TYPES"]["q4_k_m"])
+    GEMMA["model"](replace(SMALL_GEMMA, **sizes), MODELS["TYPES"]["q4_k_m"]).write(path)
     with lmhub.open(path, ctx=64) as model:
         logits = model.logits(list(range(40)))
         assert np.isfinite(logits).all()
@@ -140,7 +141,7 @@ def test_gemma(sizes: dict[str, int], tmp_path: Path) -> None:
 
 def test_a_gemma_that_denoises(tmp_path: Path) -> None:
     path = tmp_path / "diffusion.gguf"
-    GEMMA["write_model"](path, replace(SMALL_GEMMA, canvas=16), MODELS["TYPES"]["q8_0"])
+    GEMMA["model"](replace(SMALL_GEMMA, canvas=16), MODELS["TYPES"]["q8_0"]).write(path)
     with lmhub.open(path, ctx=128) as model:
         hello = [{"role": "user", "content": "Hello"}]
         assert model.chat(hello, max_tokens=20, denoising={"steps": 2}).usage.completion_tokens <= 20
@@ -151,5 +152,31 @@ def test_a_gemma_that_denoises(tmp_path: Path) -> None:
 def test_fewer_layers_of_a_gemma_are_whole_periods() -> None:
     small = GEMMA["cut"](GEMMA["E2B"], 15)
     assert (small.n_layer, small.n_shared) == (15, 5) and small.is_full(14)
-    with pytest.raises(SystemExit, match="multiple of 5"):
+    with pytest.raises(ValueError, match="multiple of 5"):
         GEMMA["cut"](GEMMA["E2B"], 7)
+
+
+INKLING = runpy.run_path(str(SCRIPT.with_name("inkling_models.py")))
+SMALL_INKLING = INKLING["Inkling"](3, 256, 256, 4, (2, 1), 256, n_dense=1, head_dim=64, n_expert=8, n_vocab=1024)
+
+
+@pytest.mark.parametrize("mixture", INKLING["TYPES"])
+def test_inkling(mixture: str, tmp_path: Path) -> None:
+    path = tmp_path / "inkling.gguf"
+    INKLING["model"](SMALL_INKLING, INKLING["TYPES"][mixture]).write(path)
+    with open_gguf(path) as file:
+        kinds = {name.removeprefix("blk.1."): tensor.type for name, tensor in file.tensors.items()}
+    assert kinds["ffn_gate_exps.weight"] is INKLING["TYPES"][mixture].wide is not kinds["ffn_down_exps.weight"]
+    with lmhub.open(path, ctx=64) as model:
+        logits = model.logits(list(range(40)))
+        assert np.isfinite(logits).all()
+        assert 0.5 < logits.std() < 20
+
+
+@pytest.mark.parametrize(("name", "n_tensors", "n_params"), [("inkling", 1512, 975e9), ("inkling-small", 960, 276e9)])
+def test_public_sizes_of_inkling(name: str, n_tensors: int, n_params: float) -> None:
+    g = INKLING["GEOMETRIES"][name]
+    assert len([*INKLING["matrices"](g), *INKLING["vectors"](g)]) == n_tensors
+    own = sum(math.prod(shape) for _, shape, _ in INKLING["matrices"](g))
+    assert own == pytest.approx(n_params, rel=0.05)  # the public number has the blocks that draft in it
+    assert [INKLING["cut"](g, 3).is_full(layer) for layer in range(3)] == [False, False, True]
