@@ -17,6 +17,7 @@ from lmhub.server import create_app
 from lmhub.settings import ServerSettings
 from lmhub.testing.serving import serve_fake
 from lmhub.testing.sse import app_client, frames
+from lmhub.testing.zoo import FamilyZoo
 
 ASK = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
 
@@ -52,3 +53,15 @@ def test_tiny_gguf_writes_a_model_of_any_architecture(tiny_gguf: Callable[..., P
     with open_gguf(tiny_gguf("markov", n_layer=3)) as file:
         assert file.architecture == "markov"
         assert file.require("markov.block_count", int) == 3
+
+
+def test_what_has_no_case_is_no_test() -> None:
+    """A skip would read as if this machine lacked something."""
+
+    class Some(FamilyZoo):
+        plugin, float32, quantised, invariant = "lmhub_markov", ("markov",), (), (("markov", "f32"),)
+
+    assert Some.test_quantised_files_are_as_close_as_an_8_bit_engine is None
+    assert Some.test_other_forms_of_the_same_weights is None
+    assert Some.test_greedy_continuations is FamilyZoo.test_greedy_continuations
+    assert Some.test_cuts_and_neighbours_do_not_matter is not None

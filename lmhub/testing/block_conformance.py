@@ -22,6 +22,7 @@ from lmhub.errors import GenerationError, LmhubError
 from lmhub.gguf import GGMLType
 from lmhub.model import Chunk, State
 from lmhub.testing import drive
+from lmhub.testing.cases import Cases, Named
 from lmhub.testing.conformance import FamilyConformance
 from lmhub.testing.tiny import Tiny, write
 
@@ -29,11 +30,9 @@ N_CTX = 160
 STEPS = 4  # of the canvases here: enough for every rule to have had its turn
 
 
-class BlockConformance:
-    """Subclass with the attributes below; every test runs for every model."""
+class BlockConformance(Cases):
+    """Subclass with `plugin` and the attributes below; every test runs for every model."""
 
-    plugin: ClassVar[str]
-    """The plugin's import name."""
     models: ClassVar[Mapping[str, Tiny]]
     """Name -> a small model whose blocks have at most 32 positions."""
     optional: ClassVar[tuple[str, ...]] = ("output.weight",)
@@ -43,10 +42,9 @@ class BlockConformance:
     kinds: ClassVar[tuple[GGMLType, ...]] = (GGMLType.BF16, GGMLType.Q8_0)
     """Tensor types with which packed weights and those that stay in the file are compared."""
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize by the subclass's models."""
-        if "tiny" in metafunc.fixturenames:
-            metafunc.parametrize("tiny", list(self.models.values()), ids=list(self.models))
+    @classmethod
+    def cases(cls) -> dict[str, Named]:
+        return {"tiny": list(cls.models.items())}
 
     @pytest.fixture
     def path(self, tiny: Tiny, tmp_path: Path) -> Path:

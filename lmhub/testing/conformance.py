@@ -30,6 +30,7 @@ from lmhub.gguf import GGMLType, open_gguf
 from lmhub.model import Chunk, State, Want
 from lmhub.testing import drive
 from lmhub.testing.blocks import RANDOM_KINDS
+from lmhub.testing.cases import Cases, Named
 from lmhub.testing.reference import nmse, relative_error
 from lmhub.testing.rewrite import rewrite
 from lmhub.testing.tiny import Tiny, write
@@ -46,13 +47,11 @@ def since(version: int) -> Callable[[Any], Any]:
     return pytest.mark.conformance_since(version)
 
 
-class FamilyConformance:
-    """Subclass with the attributes below; every test runs for every model."""
+class FamilyConformance(Cases):
+    """Subclass with `plugin` and the attributes below; every test runs for every model."""
 
     suite: ClassVar[int] = VERSION
     """The version whose checks the family is held to: a plugin that names one stays green when lmhub adds more."""
-    plugin: ClassVar[str]
-    """The plugin's import name."""
     models: ClassVar[Mapping[str, Tiny]]
     """Name -> a small model; one for each thing that the family can do."""
     wide: ClassVar[Tiny]
@@ -69,17 +68,17 @@ class FamilyConformance:
     damaged: ClassVar[Mapping[str, Sequence[tuple[str, Any]]]] = {}
     """Name of a model -> (key without the architecture, value) pairs with which it must be refused."""
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize by the subclass's models and types."""
-        if "tiny" in metafunc.fixturenames:
-            metafunc.parametrize("tiny", list(self.models.values()), ids=list(self.models))
-        if "kind" in metafunc.fixturenames:
-            metafunc.parametrize("kind", self.kinds, ids=[kind.name for kind in self.kinds])
-        if "damage" in metafunc.fixturenames:
-            found = [(name, *pair) for name, pairs in self.damaged.items() for pair in pairs]
-            metafunc.parametrize("damage", found, ids=[f"{name}-{key}-{value}"[:60] for name, key, value in found])
+    @classmethod
+    def cases(cls) -> dict[str, Named]:
+        damaged = [(name, *pair) for name, pairs in cls.damaged.items() for pair in pairs]
+        return {
+            "tiny": list(cls.models.items()),
+            "kind": [(kind.name, kind) for kind in cls.kinds],
+            "damage": [(f"{name}-{key}-{value}"[:60], (name, key, value)) for name, key, value in damaged],
+        }
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if cls.suite > VERSION:
             raise LmhubError(
                 f"{cls.__name__} wants version {cls.suite} of the conformance suite, and this lmhub has {VERSION}; "

@@ -34,6 +34,7 @@ from lmhub.family import LoadOptions
 from lmhub.gguf import GGUFFile, open_gguf
 from lmhub.model import Chunk
 from lmhub.testing import drive
+from lmhub.testing.cases import Cases, Named
 from lmhub.testing.golden import NMSE_TOLERANCE, REL_TOLERANCE
 from lmhub.testing.reference import nmse, relative_error, tensor
 from lmhub.testing.rewrite import rewrite
@@ -87,11 +88,9 @@ class FileMutant:
         return rewrite(source, path, drop=gone, replace=replace, metadata=keys)
 
 
-class FamilyMutants:
-    """Subclass with the attributes below; the suite needs `oracle.py` beside it, as the conformance suite does."""
+class FamilyMutants(Cases):
+    """Subclass with `plugin` and the attributes below; `oracle.py` stands beside it, as for the conformance suite."""
 
-    plugin: ClassVar[str]
-    """The plugin's import name."""
     source: ClassVar[str]
     """Its C file in `csrc/`."""
     models: ClassVar[Mapping[str, Tiny]]
@@ -102,16 +101,14 @@ class FamilyMutants:
     """(what the oracle takes as `mutation`, model)."""
     n_ctx: ClassVar[int] = 128
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize by the subclass's mutants."""
-        cases: dict[str, Sequence[Any]] = {
-            "mutant": (UNCHANGED, *(self.mutants if EVERY else self.mutants[::4])),
-            "file_mutant": self.file_mutants,
-            "mutation": self.mutations,
+    @classmethod
+    def cases(cls) -> dict[str, Named]:
+        built = (UNCHANGED, *(cls.mutants if EVERY else cls.mutants[::4]))
+        return {
+            "mutant": [(mutant.name, mutant) for mutant in built],
+            "file_mutant": [(mutant.name, mutant) for mutant in cls.file_mutants],
+            "mutation": [("-".join(mutation), mutation) for mutation in cls.mutations],
         }
-        for name in cases.keys() & set(metafunc.fixturenames):
-            ids = ["-".join(one) if isinstance(one, tuple) else one.name for one in cases[name]]
-            metafunc.parametrize(name, cases[name], ids=ids)
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -16,17 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
-
 from lmhub.testing import drive
+from lmhub.testing.cases import Cases, Named
 from lmhub.testing.golden import Golden
 
 
-class FamilyZoo:
-    """Subclass with the attributes below."""
+class FamilyZoo(Cases):
+    """Subclass with `plugin` and the attributes below."""
 
-    plugin: ClassVar[str]
-    """The plugin's import name."""
     float32: ClassVar[Sequence[str]]
     """Folders whose `model-f32.gguf` must agree at every position, and continue greedily as stored."""
     quantised: ClassVar[Sequence[tuple[str, str]]]
@@ -39,17 +36,13 @@ class FamilyZoo:
     """Those of the archives that `invariant` takes; the second one is cut."""
     n_ctx: ClassVar[int] = 700
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize by the subclass's folders."""
-        cases: dict[str, Sequence[Any]] = {
-            "folder": self.float32,
-            "quantised_file": self.quantised,
-            "copy": self.copies,
-            "invariant_file": self.invariant,
+    @classmethod
+    def cases(cls) -> dict[str, Named]:
+        files = {"quantised_file": cls.quantised, "copy": cls.copies, "invariant_file": cls.invariant}
+        return {
+            "folder": [(folder, folder) for folder in cls.float32],
+            **{argument: [("-".join(file), file) for file in found] for argument, found in files.items()},
         }
-        for name in cases.keys() & set(metafunc.fixturenames):
-            ids = [one if isinstance(one, str) else "-".join(one) for one in cases[name]]
-            metafunc.parametrize(name, cases[name], ids=ids)
 
     def load(self, zoo: Path, folder: str, kind: str) -> Any:
         """The model in a file of the zoo."""

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from lmhub import native
@@ -43,12 +43,7 @@ from lmhub.types import GenerationRequest, GrammarSpec, SamplingParams
 N_CTX = 640
 LETTERS = "abcd"  # few, so that texts repeat themselves and guesses about them are often right
 LONG = int(os.environ.get("LMHUB_EXACT_EXAMPLES", "0"))
-BOUNDS: dict[str, Any] = {
-    "deadline": None,
-    "database": None,
-    "derandomize": not LONG,
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-}
+UNHURRIED = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 
 # --- cases -----------------------------------------------------------------------------------------------------------
@@ -382,49 +377,51 @@ def leaves_nothing() -> Iterator[None]:
 # --- the tests -------------------------------------------------------------------------------------------------------
 
 
-@given(case=cases(most=12))
-@example(case=a_tour("f16"))
-@settings(max_examples=LONG or 60, **BOUNDS)
-def test_replies_of_a_scripted_model_are_those_of_a_run_alone(scripted: Bench, case: Case) -> None:
-    scripted.check(case)
+GUESSES = ("accepted", "rejected")
+EVERYTHING = (
+    *GUESSES,
+    *("cut short", "ended by stop", "ended by length", "ended by stop_sequence"),
+    *(f"prefix from {source}" for source in ("none", "slot", "copy", "ram", "disk")),
+    *(f"batch of {n}" for n in (1, 2, 3, 4, 8, 16)),
+)
 
 
-@given(case=cases(most=10))
-@example(case=a_tour("f16"))
-@example(case=a_tour("q8_0"))
-@settings(max_examples=LONG or 60, **BOUNDS)
-def test_replies_of_a_real_model_are_those_of_a_run_alone(real: Bench, case: Case) -> None:
-    real.check(case)
+def check_cases(bench: Bench, number: int, most: int, examples: int, about: Sequence[str] = ()) -> None:
+    """Two tours and series `number` of cases with at most `most` wishes: every reply is that of a run alone.
+
+    `about` is what must have happened in them, or they were about nothing.
+    """
+
+    @seed(random.randrange(2**32) if LONG else number)
+    @given(case=cases(most))
+    @settings(max_examples=LONG or examples, deadline=None, database=None, suppress_health_check=UNHURRIED)
+    def check(case: Case) -> None:
+        bench.check(case)
+
+    for kv_dtype in ("f16", "q8_0"):
+        bench.check(a_tour(kv_dtype))
+    check()
+    assert not [name for name in about if not bench.seen[name]], bench.seen
 
 
-@given(case=cases(most=10))
-@example(case=a_tour("f16"))
-@example(case=a_tour("q8_0"))
-@settings(max_examples=LONG or 15, **BOUNDS)
-def test_replies_over_caches_of_two_kinds_are_those_of_a_run_alone(sliding: Bench, case: Case) -> None:
-    sliding.check(case)
+def test_replies_of_a_scripted_model_are_those_of_a_run_alone(scripted: Bench) -> None:
+    check_cases(scripted, 1, most=12, examples=60, about=EVERYTHING)
 
 
-@given(case=cases(most=10))
-@example(case=a_tour("f16"))
-@example(case=a_tour("q8_0"))
-@settings(max_examples=LONG or 15, **BOUNDS)
-def test_replies_over_states_that_cannot_be_cut_are_those_of_a_run_alone(recurrent: Bench, case: Case) -> None:
-    recurrent.check(case)
+def test_replies_of_a_real_model_are_those_of_a_run_alone(real: Bench) -> None:
+    check_cases(real, 2, most=10, examples=60, about=EVERYTHING)
 
 
-def test_guesses_over_states_that_cannot_be_cut_were_right_and_wrong(recurrent: Bench) -> None:
-    if not recurrent.seen:
-        pytest.skip("the test above was not run")
-    assert recurrent.seen["accepted"] and recurrent.seen["rejected"], recurrent.seen
+def test_replies_over_caches_of_two_kinds_are_those_of_a_run_alone(sliding: Bench) -> None:
+    check_cases(sliding, 3, most=10, examples=15)
 
 
-@given(case=cases(most=10))
-@example(case=a_tour("f16"))
-@example(case=a_tour("q8_0"))
-@settings(max_examples=LONG or 10, **BOUNDS)
-def test_replies_over_states_that_keep_ids_are_those_of_a_run_alone(smeared: Bench, case: Case) -> None:
-    smeared.check(case)
+def test_replies_over_states_that_cannot_be_cut_are_those_of_a_run_alone(recurrent: Bench) -> None:
+    check_cases(recurrent, 4, most=10, examples=15, about=GUESSES)
+
+
+def test_replies_over_states_that_keep_ids_are_those_of_a_run_alone(smeared: Bench) -> None:
+    check_cases(smeared, 5, most=10, examples=10)
 
 
 class Swayed(Loops):
@@ -443,19 +440,3 @@ def test_a_single_bit_is_noticed(tmp_path: Path) -> None:
     together = replace(alone, wishes=wishes, settings=replace(alone.settings, batch=4, kv_slots=4))
     with pytest.raises(AssertionError, match="Wish"):
         bench.check(together)
-
-
-EXPECTED = (
-    *("accepted", "rejected", "cut short", "ended by stop", "ended by length", "ended by stop_sequence"),
-    *(f"prefix from {source}" for source in ("none", "slot", "copy", "ram", "disk")),
-    *(f"batch of {n}" for n in (1, 2, 3, 4, 8, 16)),
-)
-
-
-@pytest.mark.parametrize("bench", ["scripted", "real"])
-def test_everything_has_happened(bench: str, request: pytest.FixtureRequest) -> None:
-    """The cases above were about something: each kind of reuse, of guess and of end was among them."""
-    seen = request.getfixturevalue(bench).seen
-    if not seen:
-        pytest.skip("the tests above were not run")
-    assert not [name for name in EXPECTED if not seen[name]], seen
