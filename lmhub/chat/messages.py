@@ -14,7 +14,7 @@ from typing import Any
 
 from lmhub.chat.traced import written
 from lmhub.family import ThinkMarkers
-from lmhub.types import Message, Reasoning, Tool, ToolCall, ToolResult
+from lmhub.types import Message, Part, Reasoning, Text, Tool, ToolCall, ToolResult
 
 Turn = dict[str, Any]
 
@@ -36,13 +36,15 @@ def turns_of(
     inline: ThinkMarkers | None = None,
     custom: Collection[str] = (),
     null: Any = None,
+    in_order: bool = False,
 ) -> list[Turn]:
     """The messages as template dictionaries, every tool result a turn of its own behind the calls and in their order.
 
     Call arguments are a mapping if `parsed_arguments`, otherwise the JSON text as it was written. Text that is not a
     JSON object becomes `{"arguments": text}` where a mapping is needed (`{"input": text}` for a `custom` tool), so that
     a call which a model got wrong is replayed, not refused. Reasoning between the markers `inline` is taken out of the
-    text of assistant turns. `null` stands for null in arguments.
+    text of assistant turns. `null` stands for null in arguments. `in_order`: turns have `parts` as well, which are
+    `{"text": ...}`, `{"reasoning": ...}` or `{"call": ...}` each, in the order in which they were written.
     """
     turns: list[Turn] = []
     calls: list[ToolCall] = []  # of the last turn that made any
@@ -54,7 +56,8 @@ def turns_of(
             turns.append(_result_turn(result, calls, n_results))
             n_results += 1
         if len(results) < len(message.parts) or not results:
-            turns.append(_turn(message, parsed_arguments, inline, custom, null))
+            turn, parts = _turn(message, parsed_arguments, inline, custom, null)
+            turns.append({**turn, "parts": parts} if in_order else turn)
         if calls_here:
             calls, n_results = calls_here, 0
     return _in_call_order(_results_first(turns))
@@ -163,18 +166,37 @@ def _in_call_order(turns: list[Turn]) -> list[Turn]:
 
 def _turn(
     message: Message, parsed_arguments: bool, inline: ThinkMarkers | None, custom: Collection[str], null: Any
-) -> Turn:
-    turn: Turn = {"role": written(message.role), "content": message.text}
-    reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
-    if inline is not None and message.role == "assistant":
-        thought, turn["content"] = _without_reasoning(message.text, inline)
-        reasoning = reasoning or thought
-    if reasoning:
+) -> tuple[Turn, list[dict[str, Any]]]:
+    """The message without its results, and its parts in their order."""
+    parts: list[dict[str, Any]] = []
+    for part in _told_apart(message, inline):
+        if isinstance(part, ToolCall):
+            parts.append({"call": _call(part, parsed_arguments, custom, null)})
+        elif not isinstance(part, ToolResult):
+            parts.append({"text" if isinstance(part, Text) else "reasoning": part.text})
+
+    def all_of(kind: str) -> list[Any]:
+        return [part[kind] for part in parts if kind in part]
+
+    turn: Turn = {"role": written(message.role), "content": "".join(all_of("text"))}
+    if reasoning := "".join(all_of("reasoning")):
         turn["reasoning_content"] = reasoning
-    calls = [_call(part, parsed_arguments, custom, null) for part in message.parts if isinstance(part, ToolCall)]
-    if calls:
+    if calls := all_of("call"):
         turn["tool_calls"] = calls
-    return turn
+    return turn, parts
+
+
+def _told_apart(message: Message, inline: ThinkMarkers | None) -> tuple[Part, ...]:
+    """The parts; if the text of an assistant's turn begins with reasoning between `inline`, that is one of its own."""
+    if inline is None or message.role != "assistant":
+        return message.parts
+    thought, text = _without_reasoning(message.text, inline)
+    if text == message.text:
+        return message.parts
+    at = next(place for place, part in enumerate(message.parts) if isinstance(part, Text))
+    has_thought = any(isinstance(part, Reasoning) and part.text for part in message.parts)
+    behind = (part for part in message.parts[at:] if not isinstance(part, Text))
+    return (*message.parts[:at], *(() if has_thought else (Reasoning(thought),)), Text(text), *behind)
 
 
 def _without_reasoning(text: str, think: ThinkMarkers) -> tuple[str, str]:

@@ -213,9 +213,10 @@ class ChatFormat:
         turns = turns_of(
             messages,
             parsed_arguments=with_tools and traits.wants_mappings,
-            inline=self._think if traits.leaves_reasoning_inline else None,
+            inline=self._think if self._reply is None and traits.leaves_reasoning_inline else None,
             custom={tool.name for tool in tools if tool.custom},
             null=Null() if writes_null and with_tools and traits.shows_nothing_as_none else None,
+            in_order=traits.wants_parts,
         )
         if any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns):
             if not traits.shows_tool_turns:
@@ -326,7 +327,9 @@ def _with_end(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
         )
     said = "".join(message.text for message in messages)
     end = next(mark for number in range(len(said) + 1) if (mark := _END.format(number)) not in said)
-    return (*messages[:-1], Message(last.role, (*last.parts, Text(end)))), end
+    *before, text = last.parts if last.parts and isinstance(last.parts[-1], Text) else (*last.parts, Text(""))
+    assert isinstance(text, Text)
+    return (*messages[:-1], Message(last.role, (*before, Text(text.text + end)))), end
 
 
 def _up_to(text: str, end: str) -> str:

@@ -40,6 +40,11 @@ class Traits:
         mapping, text = (self._rendered(*_history('{"probe": 1}'), parsed=parsed) for parsed in (True, False))
         return mapping is not None and mapping != text
 
+    @property
+    def wants_parts(self) -> bool:
+        """Whether the template speaks of the parts of a turn, in the order in which they were written."""
+        return self._template.mentions("parts")
+
     @cached_property
     def shows_tool_turns(self) -> bool:
         """Whether calls and their results appear in the prompt."""
@@ -134,7 +139,7 @@ class Traits:
         `folded`: with results inside the turns that called.
         """
         variables = {**self._tokens, "tools": None, "add_generation_prompt": False, **settings}
-        turns: list[Turn] = turns_of(messages, parsed_arguments=parsed)
+        turns: list[Turn] = turns_of(messages, parsed_arguments=parsed, in_order=self.wants_parts)
         turns = with_results_inside(turns) if folded else turns
         for arranged in (turns,) if as_is else arrangements(turns, fold=False):
             try:

@@ -39,9 +39,8 @@ class Heard:
 
     def __init__(self, with_reasoning: bool):
         self._with_reasoning = with_reasoning
-        self._thoughts: list[str] = []
-        self._texts: list[str] = []
-        self._calls: dict[int, tuple[str, str, list[str]]] = {}
+        self._parts: list[tuple[type[Text] | type[Reasoning] | ToolCallStart, list[str]]] = []  # and what they say
+        self._calls: dict[int, list[str]] = {}
         self.finish: Finish | None = None
 
     async def listen(self, events: AsyncIterator[tuple[Event, int] | None]) -> AsyncIterator[tuple[Event, int] | None]:
@@ -54,24 +53,33 @@ class Heard:
     def _note(self, event: Event) -> None:
         match event:
             case TextDelta(text):
-                self._texts.append(text)
+                self._say(Text, text)
             case ReasoningDelta(text) if self._with_reasoning:
-                self._thoughts.append(text)
-            case ToolCallStart(index, id, name):
-                self._calls[index] = (id, name, [])
+                self._say(Reasoning, text)
+            case ToolCallStart():
+                self._calls[event.index] = []
+                self._parts.append((event, self._calls[event.index]))
             case ToolCallDelta(index, fragment):
-                self._calls[index][2].append(fragment)
+                self._calls[index].append(fragment)
             case Finish():
                 self.finish = event
+
+    def _say(self, kind: type[Text] | type[Reasoning], text: str) -> None:
+        if not self._parts or self._parts[-1][0] is not kind:
+            self._parts.append((kind, []))
+        self._parts[-1][1].append(text)
 
     @property
     def message(self) -> Message:
         """The reply as a turn of the conversation."""
-        parts: list[Part] = [Reasoning("".join(self._thoughts))] if self._thoughts else []
-        if any(self._texts):
-            parts.append(Text("".join(self._texts)))
-        parts += [ToolCall(id, name, "".join(fragments)) for id, name, fragments in self._calls.values()]
-        return Message("assistant", tuple(parts))
+        made: list[Part] = []
+        for kind, pieces in self._parts:
+            said = "".join(pieces)
+            if isinstance(kind, ToolCallStart):
+                made.append(ToolCall(kind.id, kind.name, said))
+            elif said:
+                made.append(kind(said))
+        return Message("assistant", tuple(made))
 
 
 def read_ahead(served: Served, request: Request, heard: Heard) -> None:

@@ -101,8 +101,10 @@ class _Turns:
             return False
         self.flush()
         if self._last == "assistant":
-            between = (Text("\n\n"),) if self.all[-1].text and any(isinstance(part, Text) for part in parts) else ()
-            self.all[-1] = replace(self.all[-1], parts=(*self.all[-1].parts, *between, *parts))
+            first = next((part for part in parts if isinstance(part, Text)), None)
+            if first is not None and self.all[-1].text:
+                parts = [Text(f"\n\n{first.text}") if part is first else part for part in parts]
+            self.all[-1] = replace(self.all[-1], parts=(*self.all[-1].parts, *parts))
         else:
             self.all.append(Message("assistant", tuple(parts)))
         return True

@@ -82,12 +82,12 @@ def _message(given: InMessage, path: str) -> Message:
     if given.tool_calls and role != "assistant":
         _refuse(f"{path}.tool_calls", "belongs to the assistant's messages only")
     if role == "tool":
-        return Message(role, (ToolResult(given.tool_call_id or "", _text(given, path)),))
+        return Message(role, (ToolResult(given.tool_call_id or "", "".join(_texts(given, path))),))
     if role == "assistant":
         return Message(role, _assistant(given, path))
     if given.content is None:
         _refuse(f"{path}.content", "is missing")
-    return Message(role, (Text(_text(given, path)),))
+    return Message(role, tuple(map(Text, _texts(given, path))))
 
 
 def _assistant(given: InMessage, path: str) -> tuple[Part, ...]:
@@ -96,15 +96,15 @@ def _assistant(given: InMessage, path: str) -> tuple[Part, ...]:
     if given.content is None and not calls and reasoning is None and given.refusal is None:
         _refuse(f"{path}.content", "is missing; only a message with tool_calls may go without")
     parts: list[Part] = [Reasoning(reasoning)] if reasoning else []
-    parts += [Text(_text(given, path))] if given.content is not None else []
+    parts += map(Text, _texts(given, path)) if given.content is not None else []
     return (*parts, *calls)
 
 
-def _text(given: InMessage, path: str) -> str:
-    """All text of the content, joined without a separator; what a refusal said is dropped."""
+def _texts(given: InMessage, path: str) -> list[str]:
+    """The texts of the content, which most models see as one; what a refusal said is dropped."""
     if not isinstance(given.content, list):
-        return given.content or ""
-    return "".join(_part(part, f"{path}.content[{place}]") for place, part in enumerate(given.content))
+        return [given.content or ""]
+    return [_part(part, f"{path}.content[{place}]") for place, part in enumerate(given.content)]
 
 
 def _part(part: InPart, path: str) -> str:

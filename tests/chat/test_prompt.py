@@ -8,7 +8,7 @@ from lmhub.chat.messages import arrangements, turns_of
 from lmhub.chat.prompt import ChatFormat
 from lmhub.errors import RequestError
 from lmhub.family import ThinkMarkers
-from lmhub.types import Message, Text, Tool, ToolCall, ToolResult
+from lmhub.types import Message, Reasoning, Text, Tool, ToolCall, ToolResult
 
 
 class Letters:
@@ -88,6 +88,25 @@ def test_a_late_system_text_stays_behind_the_tool_results():
     assert next(arrangements(turns, fold=True)) == folded
     assert [turn["role"] for turn in folded] == ["user", "assistant", "tool"]
     assert folded[2]["content"] == f"r\n\n{REMINDER}"
+
+
+def test_a_template_that_speaks_of_parts_has_them_in_their_order():
+    said = (Text("a"), Reasoning("r"), Text("b"), ToolCall("c", "f", "{}"), Text("d"))
+    shown = "{{ part.text or part.reasoning or part.call.id }}|"
+    template = f"{{% for message in messages %}}{{% for part in message.parts %}}{shown}{{% endfor %}}{{% endfor %}}"
+    called = [Message("assistant", said), Message("tool", (ToolResult("c", "x"),))]
+    assert format_of(template).render(called, add_generation_prompt=False).text.startswith("a|r|b|c|d|")
+
+
+def test_reasoning_that_a_client_left_in_the_text_is_a_part_of_its_own():
+    [turn] = turns_of(
+        [Message("assistant", (Text("<think>\nr\n</think>\n\na"), ToolCall("c", "f", "{}")))],
+        parsed_arguments=True,
+        inline=ThinkMarkers(),
+        in_order=True,
+    )
+    assert [next(iter(part.items())) for part in turn["parts"][:2]] == [("reasoning", "r"), ("text", "a")]
+    assert (turn["content"], turn["reasoning_content"], len(turn["parts"])) == ("a", "r", 3)
 
 
 def test_tool_results_are_sorted_like_their_calls():

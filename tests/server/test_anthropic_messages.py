@@ -185,7 +185,7 @@ def test_neighbours_with_one_role_are_one_turn() -> None:
     assert talk(("user", "a"), ("user", "b")) == [("user", "a\n\nb")]
     turns = talk(("user", "q"), ("assistant", "a"), ("assistant", [text("b")]), ("assistant", [CALL]), ("user", "r"))
     assert [role for role, _ in turns] == ["user", "assistant", "user"]
-    assert turns[1][1][:3] == (Text("a"), Text("\n\n"), Text("b"))
+    assert turns[1][1][:2] == (Text("a"), Text("\n\nb"))
 
 
 def test_the_first_message_is_the_users() -> None:

@@ -342,10 +342,10 @@ def test_developer_is_system() -> None:
     assert talk({"role": "developer", "content": "x"}) == talk({"role": "system", "content": "x"})
 
 
-def test_text_parts_are_joined_and_refusals_dropped() -> None:
+def test_text_parts_stay_apart_and_refusals_are_dropped() -> None:
     kinds = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, {"type": "output_text", "text": "c"}]
     parts = [*kinds, {"type": "refusal", "refusal": "no"}]
-    assert talk({"role": "user", "content": parts}) == (Message("user", (Text("abc"),)),)
+    assert talk({"role": "user", "content": parts}) == (Message("user", (Text("a"), Text("b"), Text("c"), Text(""))),)
 
 
 def test_a_round_trip_through_a_tool() -> None:

@@ -42,7 +42,7 @@ class BlockParser:
         self._name = ""  # of the tool, where the header said it
         self._payload = bytearray()  # of a call, or of a block whose kind is not known yet
         self._is_empty = True  # whether nothing of the block was shown
-        self._thought = False  # whether an earlier block of reasoning was
+        self._thought = False  # whether what was shown last was reasoning
         self._out: list[ReplyItem] = []
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
@@ -93,6 +93,7 @@ class BlockParser:
             self._open("text")
         if self._state == "text":
             self._out.append(Content(piece))
+            self._thought = False
         elif self._state == "think":
             self._out.append(Thought(b"\n" + piece if self._is_empty and self._thought else piece))
             self._thought = True

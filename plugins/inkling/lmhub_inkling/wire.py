@@ -41,29 +41,31 @@ TEMPLATE = """\
     {%- endfor %}
     {{- block(system, 'tool_declare', '<|content_xml|>', json(ns.all)) }}
 {%- endif %}
-{%- set said = namespace(effort=false) %}
-{%- set names = namespace(of={}) %}
+{%- set said = namespace(effort=false, any=false) %}
 {%- for message in messages %}
     {%- if message.role != 'system' and not said.effort %}
         {%- set said.effort = true %}
         {{- block(system, '', text, effort) }}
     {%- endif %}
     {%- if message.role == 'assistant' %}
-        {%- set reasoning = message.reasoning_content or '' %}
-        {{- block(model, '', thought, reasoning) if reasoning }}
-        {{- block(model, '', text, message.content) if message.content }}
-        {%- for call in message.tool_calls or [] %}
-            {%- set name = call.function.name %}
-            {%- set names.of = dict(names.of, **{call.id: name}) %}
-            {%- set call = '{"name":' ~ json(name) ~ ',"args":' ~ sorted(call.function.arguments) ~ '}' %}
-            {{- block(model, name, invoked, call) }}
+        {%- set said.any = false %}
+        {%- for part in message.parts if part.text or part.reasoning or part.call %}
+            {%- set said.any = true %}
+            {%- if part.call %}
+                {%- set name = part.call.function.name %}
+                {%- set args = sorted(part.call.function.arguments) %}
+                {{- block(model, name, invoked, '{"name":' ~ json(name) ~ ',"args":' ~ args ~ '}') }}
+            {%- else %}
+                {{- block(model, '', text if part.text else thought, part.text or part.reasoning) }}
+            {%- endif %}
         {%- endfor %}
-        {{- '<|content_model_end_sampling|>' if reasoning or message.content or message.tool_calls }}
+        {{- '<|content_model_end_sampling|>' if said.any }}
     {%- elif message.role == 'tool' %}
-        {%- set name = message.name or names.of.get(message.tool_call_id, '') %}
-        {{- block('<|message_tool|>', name, text, message.content) }}
-    {%- elif message.content %}
-        {{- block(system if message.role == 'system' else '<|message_user|>', '', text, message.content) }}
+        {{- block('<|message_tool|>', message.name, text, message.content) }}
+    {%- else %}
+        {%- for part in message.parts if part.text %}
+            {{- block(system if message.role == 'system' else '<|message_user|>', '', text, part.text) }}
+        {%- endfor %}
     {%- endif %}
 {%- endfor %}
 {{- block(system, '', text, effort) if not said.effort }}

@@ -97,7 +97,15 @@ def test_tools_thoughts_and_results(chat: ChatFormat) -> None:
         ([Message("system", (Text("a"),))], "<S><t>a</><S><t>Thinking effort level: 0</><M><t>"),
         (
             [HI, Message("system", (Text("late"),)), Message("assistant", (Text("x"), Text("y")))],
-            "<S><t>Thinking effort level: 0</><U><t>Hi!</><S><t>late</><M><t>xy</><end><M><t>",
+            "<S><t>Thinking effort level: 0</><U><t>Hi!</><S><t>late</><M><t>x</><M><t>y</><end><M><t>",
+        ),
+        (
+            [HI, Message("assistant", (Text("x"), Reasoning("r"), Text("y<|end_message|>"), Text("")))],
+            "<S><t>Thinking effort level: 0</><U><t>Hi!</><M><t>x</><M><h>r</><M><t>y</></><end><M><t>",
+        ),
+        (
+            [Message("user", (Text("x"), Text("y")))],
+            "<S><t>Thinking effort level: 0</><U><t>x</><U><t>y</><M><t>",
         ),
         ([HI, Message("assistant", ()), HI], "<S><t>Thinking effort level: 0</>" + 2 * "<U><t>Hi!</>" + "<M><t>"),
     ],
@@ -110,6 +118,12 @@ def test_keys_of_arguments_are_sorted_at_the_first_level_alone(chat: ChatFormat)
     call = ToolCall("c1", "a", '{"z": {"y": 1, "x": {"c": 1, "b": 2}}, "é": [{"b": 1, "a": null}], "A": 1.50}')
     text = chat.render([HI, Message("assistant", (call,))], [WEATHER]).text
     assert '"args":{"A":1.5,"z":{"y":1,"x":{"c":1,"b":2}},"é":[{"b":1,"a":null}]}}<' in text
+
+
+def test_what_stands_behind_a_call_stays_there(chat: ChatFormat) -> None:
+    said = Message("assistant", (Reasoning("r"), Text("a"), ToolCall("c", "f", "{}"), Text("b")))
+    text = chat.render([HI, said, Message("tool", (ToolResult("c", ""),))], [WEATHER]).text
+    assert spelled('<M><h>r</><M><t>a</><M>f<c>{"name":"f","args":{}}</><M><t>b</><end><T>f<t></><M>') in text
 
 
 def test_two_calls_and_their_results(chat: ChatFormat) -> None:
@@ -162,6 +176,7 @@ CALL = '{"name":"get_weather","args":{"b": 1e2}}'
         ("Hi</>", "<M><t>", [Content(b"Hi")]),
         ("<h>hm</><M><t>Hi</>", "<M>", [Thought(b"hm"), Content(b"Hi")]),
         ("<h>a</><M><h>b</><M><t>x</><M><t>y", "<M>", [Thought(b"a\nb"), Content(b"xy")]),
+        ("<h>a</><M><t>x</><M><h>b</>", "<M>", [Thought(b"a"), Content(b"x"), Thought(b"b")]),
         ("<M>author<t>Hi</>", "", [Content(b"Hi")]),
         ("just text", "", [Content(b"just text")]),
         ("no kind</>", "<M>", [Content(b"no kind")]),
