@@ -24,7 +24,7 @@ from lmhub.model import Chunk, State
 from lmhub.testing import drive
 from lmhub.testing.cases import Cases, Named
 from lmhub.testing.conformance import FamilyConformance
-from lmhub.testing.tiny import Tiny, write
+from lmhub.testing.tiny import Paths, Tiny, write
 
 N_CTX = 160
 STEPS = 4  # of the canvases here: enough for every rule to have had its turn
@@ -47,8 +47,8 @@ class BlockConformance(Cases):
         return {"tiny": list(cls.models.items())}
 
     @pytest.fixture
-    def path(self, tiny: Tiny, tmp_path: Path) -> Path:
-        return write(tmp_path / "tiny.gguf", tiny)
+    def path(self, tiny: Tiny, paths: Paths) -> Path:
+        return paths(tiny)
 
     @pytest.fixture
     def model(self, path: Path) -> Any:

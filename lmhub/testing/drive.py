@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmhub.family import Borrow, Family, LoadOptions
-from lmhub.gguf import open_gguf
+from lmhub.gguf import GGUFFile, open_gguf
 from lmhub.model import CausalLM, Chunk, State
 
 F32 = NDArray[np.float32]
@@ -24,10 +24,14 @@ def family_of(plugin: str, arch: str) -> Family:
 
 
 def load(
-    plugin: str, path: str | os.PathLike[str], n_ctx: int = 256, kv_dtype: str = "f32", borrow: Borrow = "none"
+    plugin: str,
+    path: str | os.PathLike[str] | GGUFFile,
+    n_ctx: int = 256,
+    kv_dtype: str = "f32",
+    borrow: Borrow = "none",
 ) -> Any:
     """The model in that file, loaded by that plugin module. float32 KV by default, for exact comparisons."""
-    file = open_gguf(path)
+    file = path if isinstance(path, GGUFFile) else open_gguf(path)
     module, _, name = family_of(plugin, file.architecture).load.partition(":")
     return getattr(import_module(module), name)(file, LoadOptions(n_ctx=n_ctx, kv_dtype=kv_dtype, borrow=borrow))
 

@@ -46,6 +46,22 @@ def oracle(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return function
 
 
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Tiny], Path]:
+    """`paths(tiny)`: the file of a tiny model, written when it is first asked for and read by many."""
+    from lmhub.testing.tiny import write
+
+    folder = tmp_path_factory.mktemp("tiny")
+    written: dict[int, tuple[Tiny, Path]] = {}
+
+    def path(tiny: Tiny) -> Path:
+        if id(tiny) not in written:
+            written[id(tiny)] = tiny, write(folder / f"tiny{len(written)}.gguf", tiny)
+        return written[id(tiny)][1]
+
+    return path
+
+
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     """A hub without any installed plugin; `hub.plugins.register(plugin, name)` adds one. Closed at the end."""

@@ -1,12 +1,19 @@
-"""Copies a GGUF file with tensors or keys left out, replaced or added: makes damaged and unusual files for tests."""
+"""GGUF files with tensors or keys left out, replaced or added: damaged and unusual ones, for tests.
+
+`rewrite` writes such a file. `changed` gives what opening it would give, without writing and reading everything else
+again: for families, which are asked about many files, and to which it is the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmhub.gguf import GGUFFile
+from lmhub.gguf import GGMLType, GGUFFile
+from lmhub.gguf.parse import TensorInfo
+from lmhub.gguf.reader import Copied, Tensor
 from lmhub.gguf.writer import GGUFWriter
 
 if TYPE_CHECKING:
@@ -39,6 +46,29 @@ def rewrite(
         for name, values in replace.items():
             out.add_tensor(name, values)
     return path
+
+
+def changed(
+    source: GGUFFile,
+    *,
+    drop: tuple[str, ...] = (),
+    replace: Mapping[str, np.ndarray] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> GGUFFile:
+    """The open `source` with the changes that `rewrite` would write. Its path, and what is untouched, are shared."""
+    file = copy(source)
+    file.metadata = {key: value for key, value in {**source.metadata, **(metadata or {})}.items() if key not in drop}
+    added = {name: _in_memory(name, values) for name, values in (replace or {}).items()}
+    file.tensors = {
+        name: tensor for name, tensor in {**source.tensors, **added}.items() if name not in drop or name in added
+    }
+    return file
+
+
+def _in_memory(name: str, values: np.ndarray) -> Tensor:
+    """A float32 tensor that lies in no file."""
+    data = values.tobytes()
+    return Tensor(TensorInfo(name, GGMLType.F32, values.shape, 0, len(data)), Copied(data))
 
 
 def rename_architecture(source: GGUFFile, path: Path, arch: str) -> Path:

@@ -7,7 +7,7 @@ a family needs beyond that. `write` makes the file, in any tensor type. `tiny_gg
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,9 @@ from lmhub.gguf.writer import GGUFWriter
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+Paths = Callable[["Tiny"], Path]
+"""What the fixture `paths` is: the file of a tiny model, written once."""
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
