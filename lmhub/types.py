@@ -229,7 +229,11 @@ class ReplyParser(Protocol):
 
     reasoning_tokens: int  # tokens fed so far that belonged to reasoning, its markers included
     in_reasoning: bool  # whether the next token would be reasoning
-    n_calls: int  # tool calls that are complete
+
+    @property
+    def n_calls(self) -> int:
+        """Tool calls that are complete."""
+        ...
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
         """What `token`, whose text is `piece` (none for control tokens), completes. Possible markers are held back."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from lmhub.chat.steps import Announced, StepReader
 from lmhub.chat.values import properties_of, quoted, types_of
 from lmhub.chat.xml_calls import (
     CLOSE_FUNCTION,
@@ -23,11 +23,10 @@ from lmhub.chat.xml_calls import (
     value_end,
     value_start,
 )
-from lmhub.types import Tool
 
 _MAX_HEAD = 4096  # characters before the arguments
 _STRING = r'"(?:[^"\\]|\\.)*"'
-_JSON_HEAD = re.compile(rf'\s*\{{\s*"name"\s*:\s*({_STRING})\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{{)')
+_JSON_HEAD = re.compile(rf'\s*\{{\s*"name"\s*:\s*({_STRING})\s*,\s*"(\w+)"\s*:\s*(?=\{{)')
 _INPUT_HEAD = re.compile(r'\{\s*"input"\s*:\s*"')
 _XML_HEAD = re.compile(r"\s*<function=([^>\n]*)(?:>|(?=\n))")
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|u[0-9a-fA-F]{4}|[^u])")
@@ -35,25 +34,10 @@ _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3}
 _XML_STOPS = ("<parameter=", "</parameter>", "</function>")
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """A call of `tool` has begun; the fragments that follow are its own."""
+class EagerReader(StepReader):
+    """Reads one region, or a call without markers: an `Eager`. In JSON one of `keys` is that of the arguments."""
 
-    tool: Tool
-
-
-class EagerReader:
-    """Reads one region, or a call without markers: text in, announcements and fragments out.
-
-    `announced` says whether a call was; then `rest` is what is behind the announced calls, otherwise the region is for
-    others to read.
-    """
-
-    def __init__(self, tools: Sequence[Tool]):
-        self.announced = False
-        self._tools = tools
-        self._text = ""  # what has not been handed on
-        self._step: Callable[[], Iterator[Announced | str]] = self._head
+    keys = ("arguments", "parameters")
 
     @property
     def rest(self) -> str:
@@ -64,15 +48,6 @@ class EagerReader:
     def is_whole(self) -> bool:
         """Whether the arguments of every announced call have ended."""
         return self._step in (self._head, self._json_end, self._nothing)
-
-    def feed(self, text: str) -> Iterator[Announced | str]:
-        """What `text` completes."""
-        self._text += text
-        while True:
-            step, before = self._step, len(self._text)
-            yield from step()
-            if self._step == step and len(self._text) == before:
-                return
 
     def finish(self) -> Iterator[str]:
         """The fragments that the end of the region decides."""
@@ -85,14 +60,11 @@ class EagerReader:
             self._text = self._text.lstrip().removeprefix("}")
         self._step = self._nothing
 
-    def _nothing(self) -> Iterator[str]:
-        return iter(())
-
     def _head(self) -> Iterator[Announced]:
         blank = self._text.lstrip()
         pattern = _XML_HEAD if blank.startswith("<") else _JSON_HEAD
         found = pattern.match(self._text)
-        if found is None:
+        if found is None or (pattern is _JSON_HEAD and found[2] not in self.keys):
             if len(blank) > _MAX_HEAD or (blank and blank[0] not in "{<,;"):
                 self._step = self._nothing
             elif self.announced and blank[:1] in (",", ";"):

@@ -11,26 +11,22 @@ decides; nothing else is. Stop strings, UTF-8 and counting tokens are the engine
 
 from __future__ import annotations
 
-import codecs
 import re
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, Literal
 
-from lmhub.chat.calls import raw_input
-from lmhub.chat.eager import Announced, EagerReader
+from lmhub.chat.call_items import CallItems
 from lmhub.chat.markers import Marker, MarkerScanner
 from lmhub.chat.xml_calls import is_within_value
 from lmhub.family import ThinkMarkers, ToolStyle
-from lmhub.types import Content, ReplyItem, Thought, Tool, ToolCallDelta, ToolCallStart
+from lmhub.types import Content, ReplyItem, Thought, Tool
 
 MAX_CALL_BYTES = 1 << 20  # of one captured call
 
 _BLANKS = b" \t\r\n"
 _END_OF_FUNCTION = b"</function>"
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
-_Utf8 = codecs.getincrementaldecoder("utf-8")
 _MAX_NAME = 256  # bytes of the name in a call without a marker
 _MAX_LABEL = 32  # of the name of a channel
 
@@ -55,7 +51,6 @@ class ChannelParser:
         `offered` are the tools that the prompt declares: they type arguments and tell calls without a marker from text.
         """
         self.reasoning_tokens = 0
-        self.n_calls = 0
         texts: dict[Marker, str] = {}
         if think is not None:
             texts |= {"think": think.open, "/think": think.close}
@@ -67,10 +62,8 @@ class ChannelParser:
         self._scanner = MarkerScanner(texts, token_id)
         self._offered = {tool.name: tool for tool in offered}
         self._parse = None if tools is None else imported(tools.parse)
-        eager = tools is not None and tools.eager is not None and any(tool.eager for tool in offered)
-        self._reader: Callable[[Sequence[Tool]], EagerReader] | None = None
-        if eager and tools is not None and tools.eager is not None:
-            self._reader = imported(tools.eager)
+        eager = None if tools is None or tools.eager is None else imported(tools.eager)
+        self._items = CallItems(offered, eager)
         self._mode: Mode = "think" if opens_reasoning else "content" if think is None else "detect"
         self.in_reasoning = opens_reasoning
         self._held = b""  # blanks that have not been shown yet
@@ -83,10 +76,12 @@ class ChannelParser:
         self._bare = False  # whether the capture began without a marker
         self._closes_late = False  # whether a call without a marker has just ended, so that its closing one is no text
         self._doubtful: int | None = None  # where in the capture a closing marker was taken for part of a value
-        self._eager: EagerReader | None = None  # of the capture
-        self._utf8 = _Utf8("replace")
-        self._n_started = 0  # calls that were announced; `n_calls` of them are complete
         self._out: list[ReplyItem] = []
+
+    @property
+    def n_calls(self) -> int:
+        """Calls that are complete."""
+        return self._items.n_calls
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
         """What `token` completes. Never raises."""
@@ -108,7 +103,7 @@ class ChannelParser:
             self._close_earlier()
         if self._mode == "call":
             self._end_call(closed=False, cut=cut)
-        if self._mode != "think" and not self._n_started:
+        if self._mode != "think" and not self._items.n_started:
             self._emit(self._held)
         self._held = b""
         return self._drained()
@@ -216,13 +211,12 @@ class ChannelParser:
         self._label = None
         self._before = b"" if self._mode == "think" else self._held
         self._held, self._captured, self._mode = b"", bytearray(), mode
-        self._bare, self._closes_late, self._doubtful, self._eager = mode == "name", False, None, None
+        self._bare, self._closes_late, self._doubtful = mode == "name", False, None
         self._n_newlines = 0
         if mode == "name":
             self._captured += self._texts["bare"]
-        elif self._reader is not None:
-            self._eager = self._reader(list(self._offered.values()))
-            self._utf8.reset()
+        else:
+            self._items.open()
 
     def _match_name(self) -> None:
         """Decide whether what follows the beginning of a call without marker is the name of a tool."""
@@ -253,12 +247,12 @@ class ChannelParser:
             extra = len(self._captured) - end
             rest = bytes(self._captured[end:])
             del self._captured[end:]
-            self._read_eagerly(data[: len(data) - extra])
+            self._out += self._items.feed(data[: len(data) - extra])
             self._end_call(closed=False)
             self._closes_late = True
             self._text(rest)
             return
-        self._read_eagerly(data)
+        self._out += self._items.feed(data)
         if len(self._captured) > MAX_CALL_BYTES:
             self._end_call(closed=False, cut=True)
 
@@ -272,23 +266,6 @@ class ChannelParser:
                 return end
             at = end
         return None
-
-    def _read_eagerly(self, data: bytes) -> None:
-        if self._eager is not None:
-            self._hand_on(self._eager.feed(self._utf8.decode(data)))
-
-    def _hand_on(self, items: Iterable[Announced | str]) -> None:
-        for item in items:
-            if isinstance(item, Announced):
-                self._start(item.tool.name)
-            elif item:
-                self._out.append(ToolCallDelta(self._n_started - 1, item))
-
-    def _start(self, name: str) -> bool:
-        custom = name in self._offered and self._offered[name].custom
-        self._out.append(ToolCallStart(self._n_started, f"call_{secrets.token_hex(12)}", name, custom))
-        self._n_started += 1
-        return custom
 
     def _marker_in_call(self, marker: Marker) -> None:
         if marker == "/call":
@@ -322,7 +299,7 @@ class ChannelParser:
         if not self._calls():
             self._captured[:] = captured
             return
-        self._eager = None if self._eager is None or not self._eager.announced else self._eager
+        self._items.forget()
         self._end_call(closed=True)
         self._text(rest)
 
@@ -338,38 +315,18 @@ class ChannelParser:
         return calls
 
     def _end_call(self, *, closed: bool, cut: bool = False) -> None:
-        eager, self._eager = self._eager, None
-        if eager is not None:
-            self._hand_on(eager.feed(self._utf8.decode(b"", True)))
-            if eager.announced:
-                self._end_announced(eager, closed, cut)
-                return
-        calls = self._calls(cut)
-        if not calls:
+        items, rest = self._items.close(cut)
+        self._out += items
+        calls = self._calls(cut) if rest is None else self._parsed(rest, cut) if rest else ()
+        if calls:
+            self._mode = "content"
+            self._out += self._items.put(calls)
+        elif rest is None:
             self._flow_back(closed=closed)
-            return
-        self._mode = "content"
-        self._put_calls(calls)
-
-    def _put_calls(self, calls: Calls) -> None:
-        for name, arguments in calls:
-            index = self._n_started
-            custom = self._start(name)
-            self._out.append(ToolCallDelta(index, raw_input(arguments) if custom else arguments))
-        self.n_calls = self._n_started
-
-    def _end_announced(self, eager: EagerReader, closed: bool, cut: bool) -> None:
-        """Announced calls stay calls; what is behind them in the same region is read as usual."""
-        self.n_calls = self._n_started - (cut and not eager.is_whole)  # what the budget cut off is not complete
-        self._hand_on(eager.finish())
-        self._mode = "content"
-        rest = eager.rest.strip().lstrip(",;")
-        if not rest:
-            return
-        if calls := self._parsed(rest, cut):
-            self._put_calls(calls)
-        else:
-            self._out.append(Content(rest.encode() + (self._texts["/call"] if closed else b""), literal=True))
+        else:  # announced calls stay calls
+            self._mode = "content"
+            if rest:
+                self._out.append(Content(rest.encode() + (self._texts["/call"] if closed else b""), literal=True))
 
     def _flow_back(self, *, closed: bool) -> None:
         """What was captured is no call: show it as it came, markers and blanks included."""

@@ -7,9 +7,9 @@ Strings at the top level grow letter by letter; every other value is handed on w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from lmhub.chat.eager import Announced
+from lmhub.chat.steps import Announced, StepReader
 from lmhub.chat.values import properties_of, quoted, types_of
 from lmhub.types import Tool
 from lmhub_gemma4 import QUOTE
@@ -21,30 +21,18 @@ _PLAIN = re.compile(r"(?:-?\d[\d.eE+-]*|true|false|null)(?=\s*(?:\}|,\s*[^:={}\[
 _DOUBTFUL = re.compile(r'[}\s]*(?:<\|?"?\|?)?\Z')  # the end of a string that may not belong to it
 
 
-class EagerReader:
-    """Reads one region; see `lmhub.chat.eager.EagerReader`, whose protocol this is."""
+class EagerReader(StepReader):
+    """Reads one region: an `lmhub.chat.call_items.Eager`."""
 
     def __init__(self, tools: Sequence[Tool]):
-        self.announced = False
+        super().__init__(tools)
         self.is_whole = True
-        self._tools = tools
-        self._text = ""
-        self._step: Callable[[], Iterator[Announced | str]] = self._head
         self._keys: set[str] = set()
 
     @property
     def rest(self) -> str:
         """What no announced call has taken: nothing, for a region holds one call."""
         return "" if self.announced else self._text
-
-    def feed(self, text: str) -> Iterator[Announced | str]:
-        """What `text` completes."""
-        self._text += text
-        while True:
-            step, before = self._step, len(self._text)
-            yield from step()
-            if self._step == step and len(self._text) == before:
-                return
 
     def finish(self) -> Iterator[str]:
         """The fragments that the end of the region decides."""

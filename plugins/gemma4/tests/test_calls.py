@@ -13,7 +13,7 @@ from lmhub_gemma4 import QUOTE
 from lmhub_gemma4.calls import parse_calls
 from lmhub_gemma4.eager import EagerReader
 
-from lmhub.chat.eager import Announced
+from lmhub.chat.steps import Announced
 from lmhub.types import Tool
 
 PROPERTIES = {

@@ -8,12 +8,12 @@ kind was text.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from lmhub.chat.calls import raw_input
-from lmhub.types import Content, ReplyItem, ReplyParser, Thought, Tool, ToolCallDelta, ToolCallStart
+from lmhub.chat.call_items import CallItems
+from lmhub.chat.eager import EagerReader
+from lmhub.types import Content, ReplyItem, ReplyParser, Thought, Tool
 from lmhub_inkling.calls import parse_calls
 
 State = Literal["between", "header", "text", "think", "call", "done"]
@@ -28,12 +28,18 @@ OTHERS = ("message_user", "message_system", "message_tool")  # whose turn the mo
 MAX_CALL_BYTES = 1 << 20
 
 
+class ArgsReader(EagerReader):
+    """Reads the payload of a call while it is written."""
+
+    keys = ("args",)
+
+
 class BlockParser:
     """The ReplyParser: one reply, token by token, from wherever the prompt has opened it."""
 
     def __init__(self, token_id: Callable[[str], int | None], prompt: Sequence[int], tools: Sequence[Tool]):
-        self.reasoning_tokens, self.n_calls = 0, 0
-        self._offered = {tool.name: tool for tool in tools}
+        self.reasoning_tokens = 0
+        self._tools, self._calls = tools, CallItems(tools, ArgsReader)
         self._kinds = {id: kind for name, kind in KINDS.items() if (id := token_id(f"<|{name}|>")) is not None}
         self._model, self._end = token_id("<|message_model|>"), token_id("<|end_message|>")
         self._others = {token_id(f"<|{name}|>") for name in OTHERS}
@@ -44,6 +50,11 @@ class BlockParser:
         self._is_empty = True  # whether nothing of the block was shown
         self._thought = False  # whether what was shown last was reasoning
         self._out: list[ReplyItem] = []
+
+    @property
+    def n_calls(self) -> int:
+        """See ReplyParser."""
+        return self._calls.n_calls
 
     def feed(self, token: int, piece: bytes) -> Sequence[ReplyItem]:
         """See ReplyParser."""
@@ -87,19 +98,22 @@ class BlockParser:
         self._name = bytes(self._payload).decode("utf-8", "replace") if self._state == "header" else ""
         self._state, self._is_empty = kind, True
         self._payload.clear()
+        if kind == "call":
+            self._calls.open([tool for tool in self._tools if self._name in ("", tool.name)])
 
     def _show(self, piece: bytes) -> None:
         if self._state == "between":
             self._open("text")
         if self._state == "text":
             self._out.append(Content(piece))
-            self._thought = False
         elif self._state == "think":
             self._out.append(Thought(b"\n" + piece if self._is_empty and self._thought else piece))
-            self._thought = True
         elif len(self._payload) < MAX_CALL_BYTES:
             self._payload += piece
+            self._out += self._calls.feed(piece) if self._state == "call" else ()
         self._is_empty = False
+        if self._state != "header":
+            self._thought = self._state == "think"
 
     def _close(self, cut: bool = False) -> None:
         """The end of a block."""
@@ -111,15 +125,13 @@ class BlockParser:
             self._out.append(Content(data))
 
     def _call(self, data: bytes, cut: bool) -> None:
-        calls = parse_calls(data.decode("utf-8", "replace"), cut=cut)
-        if not calls or self._name not in ("", calls[0][0]):
-            self._out.append(Content(data, literal=True))
-            return
-        [(name, arguments)] = calls
-        custom = name in self._offered and self._offered[name].custom
-        self._out.append(ToolCallStart(self.n_calls, f"call_{secrets.token_hex(12)}", name, custom))
-        self._out.append(ToolCallDelta(self.n_calls, raw_input(arguments) if custom else arguments))
-        self.n_calls += 1
+        items, rest = self._calls.close(cut)
+        self._out += items
+        calls = parse_calls(data.decode("utf-8", "replace")) if rest is None else None
+        if calls and self._name in ("", calls[0][0]):
+            self._out += self._calls.put(calls)
+        elif rest is None or rest:
+            self._out.append(Content(data if rest is None else rest.encode(), literal=True))
 
 
 def parser(token_id: Callable[[str], int | None], prompt: Sequence[int], tools: Sequence[Tool]) -> ReplyParser:

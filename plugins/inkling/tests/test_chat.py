@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +195,91 @@ def test_calls_between_texts(tokenizer: Tokenizer) -> None:
     items = read(tokenizer, f"<t>a</><M>get_weather<c>{CALL}</><M><c>{CALL}</><M><t>b</>", tools=[WEATHER])
     assert [type(item) for item in items] == [Content, *2 * [ToolCallStart, ToolCallDelta], Content]
     assert (items[1].name, items[2].fragment, items[3].index) == ("get_weather", '{"b": 1e2}', 1)
+
+
+EAGER = replace(WEATHER, eager=True)
+
+
+@pytest.mark.parametrize("header", ["get_weather", ""])
+def test_arguments_in_fragments_while_they_are_written(tokenizer: Tokenizer, header: str) -> None:
+    spaced = '{ "name" : "get_weather", "args": {"b": "x } \\" y", "n": [{"é": 1e2}]} }'
+    start, *deltas = read(tokenizer, f"{header}<c>{spaced}</><M><c>{CALL}</>", tools=[EAGER])
+    again = next(place for place, item in enumerate(deltas) if isinstance(item, ToolCallStart))
+    assert (start.name, start.index, deltas[again].index) == ("get_weather", 0, 1)
+    assert "".join(item.fragment for item in deltas[:again]) == spaced[spaced.index("{", 1) : -2]
+    assert "".join(item.fragment for item in deltas[again + 1 :]) == '{"b": 1e2}'
+    assert 3 < again < len(deltas) - 2
+
+
+def test_what_is_announced_stays_a_call_and_is_not_complete_when_cut(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(spelled(f"<c>{CALL[:-4]}"), special=True)
+    for cut in (False, True):
+        parser = BlockParser(tokenizer.token_id, tokenizer.encode(spelled("<M>"), special=True), [EAGER])
+        items = [item for token in ids for item in parser.feed(token, tokenizer.piece(token))]
+        assert [type(item) for item in items[:2]] == [ToolCallStart, ToolCallDelta] and not parser.n_calls
+        assert not parser.finish(cut) and parser.n_calls == (not cut)
+    items = read(tokenizer, f'<c>{CALL[:-1]},"more":1}}</>', tools=[EAGER])
+    assert items[-1] == Content(b'"more":1}', literal=True)
+
+
+@pytest.mark.parametrize("reply", [f"other<c>{CALL}</>", '<c>{"args":{},"name":"get_weather"}</>', '<c>{"name":1}</>'])
+def test_what_cannot_be_told_early_is_read_whole(tokenizer: Tokenizer, reply: str) -> None:
+    assert read(tokenizer, reply, tools=[EAGER])[-1] == read(tokenizer, reply, tools=[WEATHER])[-1]
+
+
+def plain(part: Text | Reasoning | ToolCall) -> tuple[str, Any]:
+    """What a part says, without ids."""
+    if isinstance(part, ToolCall):
+        return part.name, json.loads(part.arguments)
+    return type(part).__name__, part.text
+
+
+def said(items: Sequence[Any]) -> list[tuple[str, Any]]:
+    """The parts that items of a reply are, likewise."""
+    parts: list[tuple[str, Any]] = []
+    for item in items:
+        kind = {Content: "Text", Thought: "Reasoning"}.get(type(item), "")
+        if isinstance(item, ToolCallStart):
+            parts.append((item.name, ""))
+        elif isinstance(item, ToolCallDelta):
+            parts[-1] = (parts[-1][0], parts[-1][1] + item.fragment)
+        elif parts and parts[-1][0] == kind:
+            parts[-1] = (kind, parts[-1][1] + item.data)
+        else:
+            parts.append((kind, item.data))
+    return [(kind, text.decode() if isinstance(text, bytes) else json.loads(text)) for kind, text in parts]
+
+
+def turns(rng: random.Random) -> Iterator[tuple[Text | Reasoning | ToolCall, ...]]:
+    """Replies of all kinds of parts in any order; neighbours are of different kinds, or calls."""
+    words = ("Hi", " é", "你好", "<|end_message|>", '"q"', "\\", "\n\n", "{}", "get_weather")
+    for _ in range(60):
+        parts: list[Text | Reasoning | ToolCall] = []
+        for at in range(rng.randrange(1, 6)):
+            said, kind = "".join(rng.choices(words, k=rng.randrange(1, 4))), rng.choice((Text, Reasoning, ToolCall))
+            if kind is ToolCall:
+                parts.append(ToolCall(str(at), "get_weather", json.dumps({"b": said, "n": [1.0]}, ensure_ascii=False)))
+            elif not parts or type(parts[-1]) is not kind:
+                parts.append(kind(said))
+        yield tuple(parts)
+
+
+@pytest.mark.parametrize("tool", [WEATHER, EAGER], ids=["whole", "eager"])
+def test_what_is_rendered_is_read_and_beginnings_of_it_leak_nothing(
+    chat: ChatFormat, tokenizer: Tokenizer, tool: Tool
+) -> None:
+    prompt = chat.render([HI], [tool], add_generation_prompt=False).ids
+    for parts in turns(random.Random(5)):
+        whole = chat.render([HI, Message("assistant", parts)], [tool], add_generation_prompt=False).ids
+        assert whole[: len(prompt)] == prompt and whole[-1] in tokenizer.eog
+        reply = whole[len(prompt) : -1]
+        for end in (*range(1, len(reply), 7), len(reply)):
+            parser = BlockParser(tokenizer.token_id, prompt, [tool])
+            fed = [parser.feed(token, tokenizer.piece(token)) for token in reply[:end]]
+            items = [item for step in (*fed, parser.finish(end < len(reply))) for item in step]
+            shown = b"".join(item.data for item in items if isinstance(item, Content | Thought))
+            assert b"content_" not in shown and b"message_" not in shown
+        assert said(items) == [plain(part) for part in parts]
 
 
 def test_a_call_in_place_of_a_text_that_the_prompt_began(tokenizer: Tokenizer) -> None:
