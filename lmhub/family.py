@@ -64,10 +64,10 @@ class ToolStyle:
     chat template shows that it declares tools in this style. `bare` is what a call begins with where the model forgot
     the marker; the name of a tool and `>` or the end of the line follow. `tokens` are (name, text) pairs of special
     tokens within a call, which `shape` may use as rules of these names. `eager` makes a reader for arguments that are
-    handed on while they are written (see `lmhub.chat.eager`); without it they always come whole. `schema` turns the
-    JSON schema of a tool's parameters into one that the family's chat templates show in full. `writes_null`: null is
-    `null` in a call, so that a template which shows it as Python's `None` is not followed. `reply` is as
-    `Family.reply`, for calls that stand between no markers: `open` and `close` are "" then.
+    handed on while they are written (an `Eager` of `lmhub.chat.call_items`); without it they always come whole.
+    `schema` turns the JSON schema of a tool's parameters into one that the family's chat templates show in full.
+    `writes_null`: null is `null` in a call, so that a template which shows it as Python's `None` is not followed.
+    `reply` is as `Family.reply`, for calls that stand between no markers: `open` and `close` are "" then.
     """
 
     name: str

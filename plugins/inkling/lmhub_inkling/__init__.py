@@ -5,8 +5,14 @@ This module holds records only: nothing heavy is imported before a model is load
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lmhub import Caps, Family, ThinkMarkers, ToolStyle, hookimpl
 from lmhub_inkling.wire import template
+
+if TYPE_CHECKING:
+    from lmhub.gguf import GGUFFile
+    from lmhub.tokenize import Tokenizer
 
 THINK = ThinkMarkers("<|content_thinking|>", "<|end_message|>")
 CALLS = ToolStyle(
@@ -37,3 +43,12 @@ def lmhub_families() -> list[Family]:
             doc="Inkling and Inkling-Small",
         )
     ]
+
+
+@hookimpl
+def lmhub_tokenizer(model_file: GGUFFile) -> Tokenizer | None:
+    if model_file.architecture != "inkling":
+        return None
+    from lmhub_inkling.vocabulary import tokenizer
+
+    return tokenizer(model_file.metadata)

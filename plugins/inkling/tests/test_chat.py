@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from lmhub_inkling.reply import BlockParser
 from lmhub_inkling.wire import template
 
 from lmhub.chat.prompt import ChatFormat
-from lmhub.gguf import open_gguf
 from lmhub.grammar import GrammarEngine
 from lmhub.tokenize import Tokenizer, load_tokenizer
 from lmhub.types import (
@@ -46,8 +46,8 @@ HI = Message("user", (Text("Hi!"),))
 
 
 @pytest.fixture(scope="module")
-def tokenizer(zoo: Path) -> Tokenizer:
-    return load_tokenizer(open_gguf(zoo / "inkling" / "model-f32.gguf").metadata)
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(run_path(str(Path(__file__).with_name("tiny_inkling.py")))["spoken"]())
 
 
 @pytest.fixture

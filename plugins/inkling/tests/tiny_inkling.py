@@ -1,10 +1,13 @@
-"""Tiny inkling models, one for each thing that the family can do: `MODELS`, `WIDE`. Read with runpy, not imported."""
+"""Tiny inkling models, one for each thing that the family can do: `MODELS`, `WIDE`, and `TALKS`, with the markers of
+conversations. Read with runpy, not imported.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from lmhub.testing.tiny import Tiny
+from lmhub.testing.tiny import Tiny, vocabulary
 
 
 def inkling(
@@ -21,10 +24,12 @@ def inkling(
     n_expert: int = 8,
     n_ff_expert: int = 32,
     n_taps: int = 4,
+    n_vocab: int = 288,
+    metadata: Mapping[str, Any] | None = None,
     **hparams: Any,
 ) -> Tiny:
     """Layers that slide (s) or are full (f), key heads and biases for either; the first `n_dense` without experts."""
-    n_layer, n_vocab, n_shared = len(kinds), 288, 2
+    n_layer, n_shared = len(kinds), 2
     kv = [n_kv[kind == "f"] for kind in kinds]
     keys: dict[str, Any] = {
         "block_count": n_layer,
@@ -88,7 +93,7 @@ def inkling(
                 block |= {f"ffn_{stem}_{suffix}.weight": (n, n_ff_expert, n_embd) for stem in ("gate", "up")}
                 block[f"ffn_down_{suffix}.weight"] = (n, n_embd, n_ff_expert)
         tensors |= {f"blk.{i}.{name}": shape for name, shape in block.items()}
-    return Tiny("inkling", {**keys, **hparams}, tensors)
+    return Tiny("inkling", {**keys, **hparams}, tensors, metadata or {})
 
 
 MODELS = {
@@ -97,3 +102,22 @@ MODELS = {
     "sliding": inkling("ss", n_dense=2, extents=(16, 16)),
 }
 WIDE = inkling("sf", n_embd=256, n_head=4, head_dim=64, n_dense=2, n_ff=256)
+
+ROLES = ("message_user", "message_model", "message_system", "message_tool")
+KINDS = ("content_text", "content_thinking", "content_xml", "content_invoke_tool_json", "content_invoke_tool_text")
+MARKERS = [f"<|{name}|>" for name in (*ROLES, *KINDS, "end_message", "content_model_end_sampling")]
+
+
+def spoken() -> dict[str, Any]:
+    """A vocabulary with the markers behind all else, and the padding behind them."""
+    made = vocabulary(320)
+    tokens, types = made["tokenizer.ggml.tokens"], made["tokenizer.ggml.token_type"]
+    first = next(place for place, token in enumerate(tokens) if token.startswith("[PAD"))
+    tokens[first : first + len(MARKERS)] = MARKERS
+    types[first : first + len(MARKERS)] = [3] * len(MARKERS)
+    end = tokens.index("<|content_model_end_sampling|>")
+    ids = {f"tokenizer.ggml.{name}_token_id": end for name in ("bos", "eos")}
+    return {**made, **ids, "tokenizer.ggml.pre": "inkling"}
+
+
+TALKS = inkling(n_vocab=320, metadata=spoken(), unpadded_vocab_size=281 + len(MARKERS))
