@@ -77,7 +77,7 @@ static size_t integer_scratch_size(int64_t pairs, int64_t k_dim, int64_t v_dim)
 {
     const int64_t kp = (k_dim + 63) / 64 * 64, vp = lmk_value_pairs(v_dim), most = LMK_ATTEND_PAIRS;
     const int64_t blocks = lmk_block_bytes(LMK_F16, k_dim, 1) + lmk_block_bytes(LMK_F16, v_dim, 0);
-    const int64_t fixed = 1024 + most * (kp + 4 * LMK_STRETCH + 2 * LMK_LANES + 4) + LMK_TILE * lmk_max(kp, vp) + 5 * LMK_STRETCH;
+    const int64_t fixed = 1024 + most * (kp + 4 * LMK_STRETCH + 2 * LMK_LANES + 4) + LMK_TILE * lmk_max(kp, vp) + 3 * LMK_STRETCH;
     return (size_t)(fixed + pairs * (kp + 3) + 2 * lmk_sums_size(pairs, v_dim)) * sizeof(float) + (size_t)(2 * blocks) + 64;
 }
 

@@ -8,7 +8,11 @@ static void LAYOUT(begin_pairs)(const lmk_attend_task *t, const attend_work *w)
     const float factor = t->scale * 1.44269504088896341f;
     for (int64_t pair = 0; pair < w->pairs; pair++) {
         const float *q = t->q + pair / t->heads * t->q_step + pair % t->heads * t->k_dim;
-        int8_t *high = (int8_t *)w->q + pair * 4 * w->kp, *low = high + w->kp;
+        int8_t *high = (int8_t *)w->q + pair * QUERY_BYTES(w), *low = high + w->kp;
+        if (pair + AHEAD < w->pairs) {
+            const float *ahead = t->q + (pair + AHEAD) / t->heads * t->q_step + (pair + AHEAD) % t->heads * t->k_dim;
+            for (int64_t i = 0; i < t->k_dim; i += LANES) __builtin_prefetch(ahead + i, 0, 3);
+        }
         const int e = exponent_of(q, t->k_dim), usable = e >= LEAST_KEY && e < LMK_NOT_FINITE;
         const v16 inverse = usable ? inverse_unit(e, LMK_KEY_BITS) : v_set(0.0f);
         memset(w->row, 0, (size_t)w->kp * sizeof(float));
@@ -43,11 +47,12 @@ static void LAYOUT(attend)(const lmk_attend_task *t)
     attend_work w = lay_out(t);
     const int64_t size = lmk_sums_size(w.pairs, t->v_dim);
     LAYOUT(begin_pairs)(t, &w);
-    if (!t->parts) begin_sums(&w.whole, w.pairs, w.vp, NULL);
-    for (int64_t part = t->first_part; part < t->end_part; part++) {
-        if (t->parts) w.part = lay_sums(t->parts + (part - t->first_part) * size, w.pairs, t->v_dim);
-        LAYOUT(attend_part)(t, &w, part);
-        if (!t->parts) join_part(&w.whole, &w.part, w.pairs, w.vp);
+    const attend_sums part = w.part;
+    for (int64_t i = t->first_part; i < t->end_part; i++) {
+        if (t->parts) w.part = lay_sums(t->parts + (i - t->first_part) * size, w.pairs, t->v_dim);
+        else w.part = i == t->first_part ? w.whole : part;
+        LAYOUT(attend_part)(t, &w, i);
+        if (!t->parts && i > t->first_part) join_part(&w.whole, &w.part, w.pairs, w.vp);
     }
     if (!t->parts) end_pairs(t, &w.whole, w.pairs, w.vp);
 }

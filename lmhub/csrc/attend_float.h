@@ -55,12 +55,12 @@ typedef struct attend_work {
     float *before, *now;           /* (MOST): what the sums so far and its own are multiplied by */
     float *unit_k;                 /* (STRETCH): what the keys' integers are worth */
     float *log_v, *inverse_v;      /* (STRETCH) */
-    float *hide, *seen_inverse;    /* (STRETCH): -inf or 0, and inverse_v or 0, where a row does not see all */
     float *row;                    /* (64, max(kp, vp)): vectors, as floats */
     char *blocks;                  /* (2, BLOCKS): keys and values of q8_0 caches, as an f16 cache has them */
 } attend_work;
 
 #define MOST LMK_ATTEND_PAIRS
+#define AHEAD 6                    /* pairs on whose queries and outputs, rows that lie far apart, are asked for */
 
 static attend_sums lay_sums(float *f, int64_t pairs, int64_t v_dim)
 {
@@ -87,8 +87,6 @@ static attend_work lay_out(const lmk_attend_task *t)
     w.unit_k = f, f += STRETCH;
     w.log_v = f, f += STRETCH;
     w.inverse_v = f, f += STRETCH;
-    w.hide = f, f += STRETCH;
-    w.seen_inverse = f, f += STRETCH;
     w.top = f, f += 2 * MOST;
     w.before = f, f += MOST;
     w.now = f, f += MOST;
@@ -168,25 +166,24 @@ static void begin_stretch(const lmk_attend_task *t, const attend_work *w, attend
         }
 }
 
-/* What a row sees of a stretch: all of it, or [lo, hi). */
+/* What a row sees of a stretch: positions [lo, hi) */
 typedef struct attend_sight {
-    int64_t row;                   /* that this was found for */
     int lo, hi;
 } attend_sight;
 
-ALWAYS void look(const lmk_attend_task *t, const attend_work *w, const attend_stretch *stretch, int64_t row, attend_sight *s)
+ALWAYS attend_sight look(const lmk_attend_task *t, const attend_stretch *stretch, int64_t row)
 {
-    if (row == s->row) return;
     const int64_t position = t->position + row - stretch->position;
-    const int lo = t->window > 0 ? (int)lmk_max(0, position - t->window + 1) : 0, hi = (int)lmk_min(STRETCH, position + 1);
-    s->row = row;
-    if (lo == s->lo && hi == s->hi) return;
-    s->lo = lo, s->hi = hi;
-    for (int j = 0; j < STRETCH; j++) {
-        const int seen = j >= lo && j < hi;
-        w->hide[j] = seen ? 0.0f : -INFINITY;
-        w->seen_inverse[j] = seen ? w->inverse_v[j] : 0.0f;
-    }
+    return (attend_sight){ .lo = t->window > 0 ? (int)lmk_max(0, position - t->window + 1) : 0,
+                           .hi = (int)lmk_min(STRETCH, position + 1) };
+}
+
+/* All bits of the lanes of vector c that are seen, none of the others */
+ALWAYS i16x seen(attend_sight s, int c)
+{
+    static const int32_t edges[3 * LANES] = { [LANES ... 2 * LANES - 1] = -1 };
+    const int64_t lo = lmk_min(LANES, lmk_max(0, s.lo - c * LANES)), hi = lmk_min(LANES, lmk_max(0, s.hi - c * LANES));
+    return i_and(i_load(edges + LANES - lo), i_load(edges + 2 * LANES - hi));
 }
 
 /* The part of a stretch that rows [row, end] see together, in whole vectors */
@@ -221,33 +218,43 @@ ALWAYS void lean(const lmk_attend_task *t, const attend_stretch *s, int64_t pair
 
 typedef void lay_weights_fn(char *p, const i16x x[4]);
 
-/* Scores of vectors first ... end - 1 of a row to weights of the slot; `all`: of the whole stretch, and all are seen. */
-ALWAYS void weigh(const attend_work *w, int slot, const float *t, char *p, int64_t p_block, int first, int end, const int all,
-                  lay_weights_fn *const lay)
+/* The largest of a row's scores of vectors [first, end), lane by lane. `all`: of the whole stretch, and all are seen; otherwise
+ * those that are not become -inf. */
+ALWAYS v16 tops(float *t, int first, int end, attend_sight sight, const int all)
 {
-    const float *inverse = all ? w->inverse_v : w->seen_inverse;
-    v16 s[VECTORS], top = v_set(-INFINITY), share = v_set(0.0f);
+    v16 top[2] = { v_set(-INFINITY), v_set(-INFINITY) };
     if (all) first = 0, end = VECTORS;
-    for (int c = 0; c < VECTORS; c++) {
-        s[c] = v_set(-INFINITY);
-        if (c < first || c >= end) continue;
-        s[c] = v_load(t + c * LANES);
-        if (!all) s[c] = v_add(s[c], v_load(w->hide + c * LANES));
-        top = v_max(top, s[c]);
+    for (int c = first; c < end; c++) {
+        v16 s = v_load(t + c * LANES);
+        if (!all) {
+            s = v_min(s, i_float(i_sub(i_set(0xff800000u), i_and(seen(sight, c), i_set(0x80000000u)))));
+            v_store(t + c * LANES, s);
+        }
+        top[c % 2] = v_max(top[c % 2], s);
     }
-    w->top[slot] = v_top(top);
-    top = v_set(w->top[slot]);
-    for (int b = 0; b < BLOCKS; b++, p += p_block) {
+    return v_max(top[0], top[1]);
+}
+
+/* The same scores to weights of the slot, whose maximum is known, in blocks of the cache. */
+ALWAYS void weigh(const attend_work *w, int slot, const float *t, char *p, int64_t p_block, int first, int end,
+                  attend_sight sight, const int all, lay_weights_fn *const lay)
+{
+    const v16 top = v_set(w->top[slot]);
+    v16 share = v_set(0.0f);
+    if (all) first = 0, end = VECTORS;
+    for (int b = first / 4; b < (end + 3) / 4; b++) {
         i16x x[4];
         for (int i = 0; i < 4; i++) {
             const int c = 4 * b + i;
             x[i] = i_set(0);
-            if (c < first || c >= end) continue;
-            const v16 e = v_exp2(v_sub(s[c], top));
-            share = v_fma(e, v_load(inverse + c * LANES), share);
+            if (!all && (c < first || c >= end)) continue;
+            const v16 e = v_exp2(v_sub(v_load(t + c * LANES), top));
+            v16 inverse = v_load(w->inverse_v + c * LANES);
+            if (!all) inverse = i_float(i_and(v_bits(inverse), seen(sight, c)));
+            share = v_fma(e, inverse, share);
             x[i] = v_bits(v_fma(e, v_set(65280.0f), v_set(ROUNDER)));     /* in the low 16 bits */
         }
-        lay(p, x);
+        lay(p + b * p_block, x);
     }
     v_store(w->share + slot * LANES, share);
 }
@@ -298,6 +305,10 @@ static void end_pairs(const lmk_attend_task *t, const attend_sums *s, int64_t pa
 {
     for (int64_t pair = 0; pair < pairs; pair++) {
         float *y = t->y + pair / t->heads * t->y_step + pair % t->heads * t->v_dim, *acc = s->acc + pair * vp;
+        if (pair + AHEAD < pairs) {
+            const float *ahead = t->y + (pair + AHEAD) / t->heads * t->y_step + (pair + AHEAD) % t->heads * t->v_dim;
+            for (int64_t d = 0; d < t->v_dim; d += LANES) __builtin_prefetch(ahead + d, 1);
+        }
         const v16 inverse = v_set(1.0f / (v_sum(v_load(s->sum + pair * LANES)) * (65280.0f / 256.0f)));
         for (int64_t d = 0; d < t->v_dim; d += LANES)
             v_store_part(y + d, v_mul(v_load(acc + d), inverse), (int)lmk_min(LANES, t->v_dim - d));

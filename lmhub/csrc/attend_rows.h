@@ -5,6 +5,9 @@
  * at even places and those at odd ones apart. Wants attend_float.h before it; LAYOUT(name) names what it defines.
  */
 
+#define WEIGHTS_BYTES (PLANES * LMK_LINE)          /* of the 64 positions of a block */
+#define QUERY_BYTES(w) (PLANES * (w)->kp)          /* of a pair */
+
 #ifdef ATTEND_BYTES
 /* Planes of a row: high, low. vpdpbusd multiplies bytes without and with sign: keys get an offset of 128, which w->correction
  * undoes; weights have no sign. */
@@ -41,7 +44,7 @@ ALWAYS i16x dot_of(dot_sum s, const int keys)
 /* The bytes that lay_pairs made are the planes already. */
 ALWAYS void LAYOUT(lay_planes)(const attend_work *w, int64_t pair)
 {
-    const int8_t *high = (const int8_t *)w->q + pair * 4 * w->kp, *low = high + w->kp;
+    const int8_t *high = (const int8_t *)w->q + pair * QUERY_BYTES(w), *low = high + w->kp;
     int32_t h = 0, l = 0;
     for (int64_t i = 0; i < w->kp; i++) h += high[i], l += low[i];
     w->correction[pair] = (int32_t)(-128u * (uint32_t)(128 * h + h + l));
@@ -93,7 +96,7 @@ ALWAYS i16x dot_of(dot_sum s, const int keys)
 
 ALWAYS void LAYOUT(lay_planes)(const attend_work *w, int64_t pair)
 {
-    int8_t *bytes = (int8_t *)w->q + pair * 4 * w->kp;
+    int8_t *bytes = (int8_t *)w->q + pair * QUERY_BYTES(w);
     int16_t planes[4][LMK_MAX_KEY / 2];
     for (int64_t i = 0; i < w->kp; i++) {
         const int64_t at = i / 4 * 2 + i % 4 / 2;
@@ -114,8 +117,6 @@ ALWAYS void LAYOUT(lay_weights)(char *p, const i16x x[4])
 }
 #endif
 
-#define WEIGHTS_BYTES (PLANES * LMK_LINE)          /* of the 64 positions of a block */
-
 ALWAYS void fetch_line(const char *p)
 {
     __builtin_prefetch(p, 0, 2);
@@ -125,7 +126,7 @@ ALWAYS void fetch_line(const char *p)
 /* Scores of n pairs and the 16 keys of vector c. Meanwhile the group at `ahead` is fetched. */
 ALWAYS void LAYOUT(score)(const attend_work *w, const attend_stretch *s, int64_t pair, int c, const char *ahead, const int n)
 {
-    const int64_t quads = w->kp / 4, lines = w->key_pairs, step = w->kp;
+    const int64_t quads = w->kp / 4, lines = w->key_pairs, step = QUERY_BYTES(w) / 4;
     const char *k = s->k[c / 4] + LMK_LINE + c % 4 * lines * 2 * LMK_LINE;
     const int32_t *q = (const int32_t *)(const void *)w->q + pair * step;
     dot_sum sum[4];
@@ -142,13 +143,14 @@ ALWAYS void LAYOUT(score)(const attend_work *w, const attend_stretch *s, int64_t
     }
 }
 
-/* acc = acc * before + dot(p, v) / 256 * now for n pairs and 16 columns from d on */
-ALWAYS void LAYOUT(mix)(const attend_work *w, const attend_stretch *s, int64_t pair, int64_t d, const char *ahead, const int n)
+/* acc = acc * before + dot(p, v) / 256 * now for n pairs, 16 columns from d on and blocks [first, end) */
+ALWAYS void LAYOUT(mix)(const attend_work *w, const attend_stretch *s, int64_t pair, int64_t d, int first, int end,
+                        const char *ahead, const int n)
 {
     dot_sum sum[4];
     for (int i = 0; i < n; i++) sum[i] = no_sum();
-    for (int b = 0; b < BLOCKS; b++) {
-        const int lines = (int)lmk_max(0, lmk_min(LANES, s->n - b * LMK_TILE));
+    for (int b = first; b < end; b++) {
+        const int lines = (int)lmk_min(LANES, s->n - b * LMK_TILE);
         const char *v = s->v[b] + LMK_LINE + d * 2 * LMK_LINE;
         const int32_t *p = (const int32_t *)(const void *)(w->p + b * WEIGHTS_BYTES);
         for (int j = 0; j < lines; j++) {
@@ -166,7 +168,6 @@ ALWAYS void LAYOUT(mix)(const attend_work *w, const attend_stretch *s, int64_t p
 
 ALWAYS void LAYOUT(pairs)(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, int64_t pair, const int n)
 {
-    attend_sight sight = { .row = -1, .lo = -1, .hi = -1 };
     int first, end;
     sight_of(t, s, pair / t->heads, (pair + n - 1) / t->heads, &first, &end);
     for (int c = first; c < end; c++) {
@@ -177,15 +178,20 @@ ALWAYS void LAYOUT(pairs)(const lmk_attend_task *t, const attend_work *w, const 
     for (int i = 0; i < n; i++) {
         float *row = w->t + i * STRETCH;
         char *p = w->p + i * BLOCKS * WEIGHTS_BYTES;
+        const attend_sight sight = look(t, s, (pair + i) / t->heads);
         lean(t, s, pair + i, row);
-        look(t, w, s, (pair + i) / t->heads, &sight);
-        if (sight.lo == 0 && sight.hi == STRETCH) weigh(w, i, row, p, WEIGHTS_BYTES, 0, VECTORS, 1, LAYOUT(lay_weights));
-        else weigh(w, i, row, p, WEIGHTS_BYTES, first, end, 0, LAYOUT(lay_weights));
+        if (sight.lo == 0 && sight.hi == STRETCH) {
+            w->top[i] = v_top(tops(row, 0, VECTORS, sight, 1));
+            weigh(w, i, row, p, WEIGHTS_BYTES, 0, VECTORS, sight, 1, LAYOUT(lay_weights));
+        } else {
+            w->top[i] = v_top(tops(row, first, end, sight, 0));
+            weigh(w, i, row, p, WEIGHTS_BYTES, first, end, sight, 0, LAYOUT(lay_weights));
+        }
     }
     rebase(w, pair, 0, n);
     for (int64_t d = 0; d < w->vp; d += LANES) {
         const char *ahead = d + LANES < w->vp ? s->v[0] + LMK_LINE + (d + LANES) * 2 * LMK_LINE : s->next_k;
-        LAYOUT(mix)(w, s, pair, d, ahead, n);
+        LAYOUT(mix)(w, s, pair, d, first / 4, (end + 3) / 4, ahead, n);
     }
 }
 
