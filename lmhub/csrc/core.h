@@ -23,8 +23,8 @@
 #define LMK_TILE 64                /* positions per KV tile, anchored at position 0 */
 #define LMK_MANY 28                 /* rows from which on strips of them pay */
 #define LMK_STRIP_ROWS 16           /* rows of x that the many-row kernels take at once, */
-#define LMK_STRIP_BLOCK 576         /* and the bytes that a block of 32 columns of them takes, */
-#define LMK_STRIP_EXTRA 64          /* and those behind all blocks that only types with minimums want */
+#define LMK_STRIP_PAIR 1152         /* and the bytes that two blocks of 32 columns of them take, */
+#define LMK_STRIP_EXTRA 64          /* and those of each block, behind all pairs, that only types with minimums want */
 #define LMK_MAX_THREADS 256
 
 /* Packed weights are asked for this many bytes ahead of the block in work, past the end of a group into the next one, and
@@ -47,6 +47,12 @@ typedef struct lmk_q8_block {      /* 32 activations of one row */
     int32_t half;                  /* the same of the first 16 */
     float sum;                     /* scale times the sum of q: what a block's minimum is multiplied by */
 } lmk_q8_block;
+
+static inline int64_t lmk_strip_bytes(int64_t k)
+{
+    const int64_t n_blocks = k / LMK_BLOCK;
+    return (n_blocks + 1) / 2 * LMK_STRIP_PAIR + n_blocks * LMK_STRIP_EXTRA;
+}
 
 #define LMK_STRETCH 128            /* positions that share a softmax, anchored at position 0: two tiles */
 #define LMK_PART 1024              /* and those that are summed up apart, so that threads can share a sequence */
@@ -98,7 +104,7 @@ typedef struct lmk_kernels {
                     int64_t k);
 
     /* One packed group: y[j][i0 + i] = w[i] · x[j] for i < n_out <= 16. `scales` (k / 32, 16) are F16; x[j] (k / 32). */
-    void (*quantise_q8)(lmk_q8_block *q, const float *x, int64_t k);
+    void (*quantise_q8)(lmk_q8_block *q, const float *x, int64_t k, int share);   /* blocks that share a scale */
     void (*dot_q8)(float *const *y, int64_t i0, int n_out, const uint8_t *w, const uint16_t *scales,
                    const lmk_q8_block *const *x, int64_t n_x, int64_t k);
 
@@ -107,10 +113,10 @@ typedef struct lmk_kernels {
                        const lmk_q8_block *const *x, int64_t n_x, int64_t k, uint8_t *panel);
 
     /* Both for many rows and two groups at once, w and w + group_bytes (n_out <= 32); NULL where nothing is faster.
-     * x comes in strips of LMK_STRIP_ROWS rows, k / 32 * (LMK_STRIP_BLOCK + LMK_STRIP_EXTRA) bytes each and 64-byte aligned,
-     * which `strip` makes of up to so many rows of floats. Meanwhile the two groups at `next` are fetched, unless it is NULL.
+     * x comes in strips of LMK_STRIP_ROWS rows, lmk_strip_bytes(k) each and 64-byte aligned, which `strip` makes of up to so
+     * many rows of floats. Meanwhile the two groups at `next` are fetched, unless it is NULL.
      * `scratch`: lmk_strips_scratch() bytes, 64-byte aligned. */
-    void (*strip)(void *strip, const float *const *x, int64_t n_x, int64_t k);
+    void (*strip)(void *strip, const float *const *x, int64_t n_x, int64_t k, int share);
     void (*dot_strips)(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch);
 
@@ -168,7 +174,7 @@ extern const lmk_kernels lmk_kernels_ref;
 extern const lmk_kernels lmk_kernels_avx2;
 extern const lmk_kernels lmk_kernels_avx512;
 extern const lmk_kernels lmk_kernels_amx;
-void lmk_strip_amx(void *strip, const float *const *x, int64_t n_x, int64_t k);
+void lmk_strip_amx(void *strip, const float *const *x, int64_t n_x, int64_t k, int share);
 void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
                         const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch);
 void lmk_dot_tiles_amx(float *const *y, int64_t i0, int n_out, const uint16_t *w, int64_t group_halves, const uint16_t *strips,
@@ -247,9 +253,9 @@ typedef struct lmk_work {          /* tasks 0 to n - 1 */
 } lmk_work;
 
 /* strips.c: packed products where the level has dot_strips. The rows x (n_slots) of the segments are quantised and laid out
- * once for all weights of these columns; y (n_slots) are rows of the result. NULL or -1 when there is no memory. */
+ * once for all weights of these columns and this share; y (n_slots) are rows of the result. NULL or -1 when there is no memory. */
 typedef struct lmk_strips lmk_strips;
-lmk_strips *lmk_lay_out(lmk_ctx *c, const float *const *x, int64_t cols, const lmk_segment *segments,
+lmk_strips *lmk_lay_out(lmk_ctx *c, const float *const *x, int64_t cols, int share, const lmk_segment *segments,
                         int64_t n_segments, int64_t n_slots);
 int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, float *const *y);
 

@@ -271,15 +271,20 @@ static void dot_f32(float *const *y, const float *w, int64_t ldw, int64_t n_w, c
 
 /* ---- activations for the packed integer path ---- */
 
-/* q = x * (127 / amax), nearest with ties to even; scale = amax / 127. A block with NaN or infinity gets the scale NaN, so
- * that its outputs are NaN and not silently small; one below 2^-100 counts as zero, where 127 / amax would overflow. */
-static void quantise_q8(lmk_q8_block *q, const float *x, int64_t k)
+/* q = x * (127 / amax), nearest with ties to even; scale = amax / 127, of `share` blocks together. Blocks with NaN or infinity
+ * get the scale NaN, so that their outputs are NaN and not silently small; below 2^-100, where 127 / amax would overflow,
+ * they count as zero. */
+static void quantise_q8(lmk_q8_block *q, const float *x, int64_t k, int share)
 {
     const i16x magnitude = i_set(0x7fffffff);
     const v16 rounder = v_set(ROUNDER);
+    int32_t top = 0;
     for (int64_t b = 0; b < k / LMK_BLOCK; b++, x += LMK_BLOCK, q++) {
-        v16 x0 = v_load(x), x1 = v_load(x + LANES);
-        int32_t top = i_top(i_max(i_and(v_bits(x0), magnitude), i_and(v_bits(x1), magnitude)));
+        if (b % share == 0) {
+            i16x most = i_and(v_bits(v_load(x)), magnitude);
+            for (int i = 1; i < share * (LMK_BLOCK / LANES); i++) most = i_max(most, i_and(v_bits(v_load(x + i * LANES)), magnitude));
+            top = i_top(most);
+        }
         float amax;
         memcpy(&amax, &top, 4);
         int usable = top < 0x7f800000 && amax >= 0x1p-100f;
@@ -288,8 +293,8 @@ static void quantise_q8(lmk_q8_block *q, const float *x, int64_t k)
             continue;
         }
         v16 inverse = v_set(127.0f / amax);
-        i16x q0 = i_sub(v_bits(v_add(v_mul(x0, inverse), rounder)), i_set(ROUNDER_BITS));
-        i16x q1 = i_sub(v_bits(v_add(v_mul(x1, inverse), rounder)), i_set(ROUNDER_BITS));
+        i16x q0 = i_sub(v_bits(v_add(v_mul(v_load(x), inverse), rounder)), i_set(ROUNDER_BITS));
+        i16x q1 = i_sub(v_bits(v_add(v_mul(v_load(x + LANES), inverse), rounder)), i_set(ROUNDER_BITS));
         i_store_i8(q->q, q0);
         i_store_i8(q->q + LANES, q1);
         q->scale = amax / 127.0f;

@@ -85,6 +85,47 @@ void lmk_expand_signed_avx512(int32_t type, uint8_t *panel, const uint8_t *group
         _mm512_storeu_si512(panel + i, _mm512_xor_si512(_mm512_loadu_si512(group + i), top));
 }
 
+/* Codes times factors as two planes, four codes of each of the 16 rows; `offset` is what codes are less by. */
+ALWAYS void to_planes(uint8_t *high, uint8_t *low, __m512i codes, __m512i factors, const int offset)
+{
+    const __m512i even = _mm512_set1_epi16(0xff), each = _mm512_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0,
+        0x0c0c0c0c, 0x08080808, 0x04040404, 0, 0x0c0c0c0c, 0x08080808, 0x04040404, 0, 0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+    const __m512i f = _mm512_shuffle_epi8(factors, each);              /* a row's, for each of its codes */
+    const __m512i less = _mm512_maddubs_epi16(_mm512_set1_epi16((short)offset), f);
+    const __m512i p = _mm512_sub_epi16(_mm512_maddubs_epi16(_mm512_and_si512(codes, even), f), less);
+    const __m512i q = _mm512_sub_epi16(_mm512_maddubs_epi16(_mm512_andnot_si512(even, codes), f), less);
+    b_store(high, _mm512_ternarylogic_epi32(even, _mm512_srli_epi16(p, 6), _mm512_slli_epi16(q, 2), 0xca));
+    b_store(low, b_and(_mm512_ternarylogic_epi32(even, p, _mm512_slli_epi16(q, 8), 0xca), 63));
+}
+
+ALWAYS void q_planes(const int32_t type, uint8_t *planes, const uint8_t *group, int64_t k)
+{
+    const lmk_form f = lmk_form_of(type);
+    const int offset = !f.offset ? 0 : f.table ? 128 : 1 << (f.bits - 1);
+    const uint8_t *unit = group + lmk_code_bytes(f, k);
+    float *scale = lmk_planes_scales(planes, k), *min = lmk_planes_mins(planes, k);
+    for (int64_t b = 0; b < k / LMK_BLOCK; scale += 16, min += 8 * 16, unit += f.unit_bytes) {
+        int32_t factor[16 * 16];
+        float mins[8 * 16];
+        q_scales(type, unit, scale, factor, mins);
+        if (f.mins) memcpy(min, mins, sizeof mins);
+        for (int i = 0; i < 8; i++, b++, group += 64 * f.bits) {
+            uint8_t *to = planes + b / 2 * 2048 + b % 2 * 512;
+            b64 codes[8];
+            q_codes(type, group, codes);
+            for (int t = 0; t < 8; t++)
+                to_planes(to + 64 * t, to + 1024 + 64 * t, codes[t], i_load(factor + 16 * (i * f.steps + t * f.steps / 8)), offset);
+        }
+    }
+}
+
+void lmk_expand_planes_avx512(int32_t type, uint8_t *planes, const uint8_t *group, int64_t k)
+{
+#define EXPAND(type) q_planes(type, planes, group, k)
+    Q_EACH_QUAD_TYPE(EXPAND)
+#undef EXPAND
+}
+
 /* A row of x as its row of the tiles of a strip: for each block 32 high parts, then 32 low ones */
 static float split_tiles(uint16_t *tiles, const float *x, int64_t k)
 {

@@ -128,6 +128,7 @@ typedef struct quantise_job {
     const float *x;
     lmk_q8_block *q;
     int64_t cols;
+    int share;                     /* blocks with one scale */
 } quantise_job;
 
 static void quantise_rows(void *arg, int64_t begin, int64_t end, int thread)
@@ -135,14 +136,14 @@ static void quantise_rows(void *arg, int64_t begin, int64_t end, int thread)
     (void)thread;
     const quantise_job *j = arg;
     for (int64_t i = begin; i < end; i++)
-        j->kernels->quantise_q8(j->q + i * (j->cols / LMK_BLOCK), j->x + i * j->cols, j->cols);
+        j->kernels->quantise_q8(j->q + i * (j->cols / LMK_BLOCK), j->x + i * j->cols, j->cols, j->share);
 }
 
 /* x (n_x, cols) quantised: for every slot its row, or NULL without memory. */
-static const lmk_q8_block **quantised(lmk_ctx *c, const float *x, int64_t n_x, int64_t cols, const lmk_slots *slots)
+static const lmk_q8_block **quantised(lmk_ctx *c, const float *x, int64_t n_x, int64_t cols, int share, const lmk_slots *slots)
 {
     const int64_t n_blocks = cols / LMK_BLOCK;
-    quantise_job q = { .kernels = c->kernels, .x = x, .cols = cols };
+    quantise_job q = { .kernels = c->kernels, .x = x, .cols = cols, .share = share };
     q.q = lmk_alloc(c, (size_t)(n_x * n_blocks) * sizeof *q.q);
     const lmk_q8_block **rows = lmk_alloc(c, (size_t)slots->n * sizeof *rows);
     if (!q.q || !rows) return NULL;
@@ -166,9 +167,9 @@ typedef struct product {           /* what the weights of one call share */
     const float *x;
     int64_t n_x;
     const lmk_slots *slots;
-    const lmk_q8_block **xq;       /* these are made when the first weight needs them */
-    const float **rows;
-    lmk_strips *strips;
+    const float **rows;            /* these are made when the first weight needs them */
+    const lmk_q8_block **xq[2];    /* for a scale of x per block, and per LMK_QUAD blocks */
+    lmk_strips *strips[2];
     lmk_halves *halves[2];         /* for F16 and for BF16 */
 } product;
 
@@ -176,15 +177,17 @@ static int plan_packed(product *p, slots_job *job, lmk_work *work)
 {
     const lmk_weight *w = job->w;
     const int64_t n_blocks = w->cols / LMK_BLOCK;
+    const int share = lmk_share(lmk_form_of(w->type)), wide = share > 1;
     if (p->c->kernels->dot_strips && p->slots->n >= LMK_MANY * p->slots->n_segments) {
         if (!p->rows) p->rows = plain(p->c, p->x, w->cols, p->slots);
         if (!p->rows) return -1;
-        if (!p->strips) p->strips = lmk_lay_out(p->c, p->rows, w->cols, p->slots->segments, p->slots->n_segments, p->slots->n);
-        return p->strips ? lmk_strips_work(p->c, work, p->strips, w, job->y) : -1;
+        lmk_strips **s = &p->strips[wide];
+        if (!*s) *s = lmk_lay_out(p->c, p->rows, w->cols, share, p->slots->segments, p->slots->n_segments, p->slots->n);
+        return *s ? lmk_strips_work(p->c, work, *s, w, job->y) : -1;
     }
-    if (!p->xq) p->xq = quantised(p->c, p->x, p->n_x, w->cols, p->slots);
-    if (!p->xq) return -1;
-    job->xq = p->xq;
+    if (!p->xq[wide]) p->xq[wide] = quantised(p->c, p->x, p->n_x, w->cols, share, p->slots);
+    if (!p->xq[wide]) return -1;
+    job->xq = p->xq[wide];
     if (w->type != LMK_Q8_0 && p->slots->n >= LMK_PANEL_ROWS) {
         job->panels = lmk_alloc(p->c, (size_t)(p->width * n_blocks) * LMK_PANEL_BLOCK);
         if (!job->panels) return -1;

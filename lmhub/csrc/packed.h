@@ -36,6 +36,10 @@ typedef struct lmk_form {          /* of a type's packed layout; all zero where 
     int unit, unit_bytes;          /* columns that share a record of scales, and its size for 16 rows */
 } lmk_form;
 
+/* Units of 256 columns have integers for the scales of their blocks, which make the products of LMK_QUAD blocks one exact
+ * integer if these blocks of x share a scale. */
+#define LMK_QUAD 4
+
 static inline __attribute__((always_inline)) lmk_form lmk_form_of(int32_t type)
 {
     switch (type) {
@@ -53,6 +57,9 @@ static inline __attribute__((always_inline)) lmk_form lmk_form_of(int32_t type)
     }
     return (lmk_form){ 0, 0, 0, 0, 0, 0, 0 };
 }
+
+/* Blocks of x that share a scale */
+static inline __attribute__((always_inline)) int lmk_share(lmk_form f) { return f.unit == 256 ? LMK_QUAD : 1; }
 
 static inline int64_t lmk_code_bytes(lmk_form f, int64_t cols) { return cols / LMK_BLOCK * 64 * f.bits; }
 
@@ -85,25 +92,48 @@ static inline int64_t lmk_half_scratch(int64_t n_x)
 
 #define LMK_PANEL_ROWS 12          /* rows of x from which on a panel pays */
 
-/* A panel is a group's codes as bytes and its scales as floats: for each block of 32 columns 8 vectors, then for each block
- * 1 or 2 x 16 scales, then 16 minimums where the type has them. Scales and minimums together are never more than 32. */
-#define LMK_PANEL_BLOCK (LMK_BLOCK * LMK_GROUP + 2 * LMK_GROUP * (int)sizeof(float))
+/* A panel is a group's codes as bytes, 8 vectors for each block of 32 columns, and behind them, 16 at a time, a float scale
+ * for each unit, an integer one for each of its 16 or 32 columns where units have 256, and a float minimum for each block of
+ * types that have them. On tiles (level_amx.c) codes that have integer scales are multiplied with them, which makes 13 bits,
+ * and are kept as two planes. */
+#define LMK_PANEL_BLOCK (LMK_BLOCK * LMK_GROUP + 3 * LMK_GROUP * (int)sizeof(float))
+#define LMK_PLANES_BLOCK (2 * LMK_BLOCK * LMK_GROUP + 2 * LMK_GROUP * (int)sizeof(float))
 
 static inline __attribute__((always_inline)) float *lmk_panel_scales(const uint8_t *panel, int64_t k)
 {
     return (float *)(uintptr_t)(panel + k * LMK_GROUP);
 }
 
-static inline __attribute__((always_inline)) float *lmk_panel_mins(lmk_form f, const uint8_t *panel, int64_t k)
+static inline __attribute__((always_inline)) int32_t *lmk_panel_factors(lmk_form f, const uint8_t *panel, int64_t k)
 {
-    return lmk_panel_scales(panel, k) + k / LMK_BLOCK * f.steps * LMK_GROUP;
+    return (int32_t *)(uintptr_t)(lmk_panel_scales(panel, k) + k / f.unit * LMK_GROUP);
 }
 
-/* Bytes that dot_strips works in for up to n_x rows: two panels, and sums of (strips, 2, 16, 16) */
+static inline __attribute__((always_inline)) float *lmk_panel_mins(lmk_form f, const uint8_t *panel, int64_t k)
+{
+    const int64_t factors = f.unit == 256 ? k / LMK_BLOCK * f.steps : 0;
+    return (float *)(uintptr_t)(lmk_panel_factors(f, panel, k) + factors * LMK_GROUP);
+}
+
+static inline __attribute__((always_inline)) float *lmk_planes_scales(const uint8_t *planes, int64_t k)
+{
+    return (float *)(uintptr_t)(planes + 2 * k * LMK_GROUP);
+}
+
+static inline __attribute__((always_inline)) float *lmk_planes_mins(const uint8_t *planes, int64_t k)
+{
+    return lmk_planes_scales(planes, k) + k / 256 * LMK_GROUP;
+}
+
+/* Bytes that dot_strips works in for up to n_x rows: two panels or planes, and twice floats of (strips, 2, 16, 16) */
+static inline int64_t lmk_strips_sums(int64_t n_x)
+{
+    return (n_x + LMK_STRIP_ROWS - 1) / LMK_STRIP_ROWS * (2 * LMK_STRIP_ROWS * LMK_GROUP);
+}
+
 static inline int64_t lmk_strips_scratch(int64_t k, int64_t n_x)
 {
-    const int64_t strips = (n_x + LMK_STRIP_ROWS - 1) / LMK_STRIP_ROWS;
-    return 2 * (k / LMK_BLOCK * LMK_PANEL_BLOCK + strips * LMK_STRIP_ROWS * LMK_GROUP * (int64_t)sizeof(float));
+    return 2 * (k / LMK_BLOCK * LMK_PLANES_BLOCK + lmk_strips_sums(n_x) * (int64_t)sizeof(float));
 }
 
 /* A group of any packed type by dot_q8 or dot_packed */
@@ -117,8 +147,10 @@ static inline void lmk_dot_group(const lmk_kernels *kernels, int32_t type, float
 }
 
 #if defined(__x86_64__)
-/* level_avx512.c: a panel whose codes have their sign, of Q8_0 as well */
+/* level_avx512.c: a panel whose codes have their sign, of Q8_0 as well, but not of types with integer scales; of these the
+ * two planes of code times scale = 64 high + low, low from 0 to 63: for each 64 columns 16 vectors of the one, then of the other */
 void lmk_expand_signed_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k);
+void lmk_expand_planes_avx512(int32_t type, uint8_t *planes, const uint8_t *group, int64_t k);
 #endif
 
 static inline int64_t lmk_groups(int64_t rows) { return (rows + LMK_GROUP - 1) / LMK_GROUP; }

@@ -1,13 +1,16 @@
 /* quants.h: products with packed weights of fewer than 8 bits, written once over codes_*.h and compiled once per level.
  *
- * For one row of activations and one of outputs, whatever the path: the blocks of 32 columns in order,
+ * For one row of activations and one of outputs, whatever the path, in order:
  *
- *     acc = fma(float(integer dot), scale * scale_x, acc)         twice where 16 columns share a scale
- *     low = fma(minimum, scale_x * (sum of x's integers), low)    for types that have minimums
+ *     acc = fma(float(integer dot), scale * scale_x, acc)         for each block of 32 columns
+ *     acc = fma(float(sum of factor * integer dot), scale * scale_x, acc)
+ *                                                                 for LMK_QUAD blocks of types with a scale per 256, whose
+ *                                                                 16 or 32 columns have integer factors besides
+ *     low = fma(minimum, scale_x * (sum of x's integers), low)    for each block of types that have minimums
  *
  * and y = acc + low. Codes with an offset are scaled up to w + 128 in 8 bits, and their scales down by the same power of
- * two, so that they look like Q8_0's. Few rows take the codes as they unpack them; for many, a group is unpacked once
- * into a panel of bytes and floats that stays in cache.
+ * two, so that they look like Q8_0's; where there are factors, which leave no room for that, they stay. Few rows take the
+ * codes as they unpack them; for many, a group is unpacked once into a panel that stays in cache.
  */
 #include "packed.h"
 
@@ -20,7 +23,14 @@ static const uint8_t q_e2m1_wide[16] = { 128, 136, 144, 152, 160, 176, 192, 224,
 ALWAYS int q_shift(const int32_t type)
 {
     const lmk_form f = lmk_form_of(type);
-    return type == LMK_MXFP4 ? 3 : f.offset && !f.table ? 8 - f.bits : 0;
+    return type == LMK_MXFP4 ? 3 : f.offset && !f.table && lmk_share(f) == 1 ? 8 - f.bits : 0;
+}
+
+/* What makes up for the offset of unsigned codes, out of -128 times the sum of x */
+ALWAYS int32_t q_correction(const int32_t type, int32_t of_128)
+{
+    const lmk_form f = lmk_form_of(type);
+    return !f.offset ? 0 : f.table || lmk_share(f) == 1 ? of_128 : of_128 >> (8 - f.bits);
 }
 
 /* The largest code where codes are not WIDE_CODES, 0 for signed ones */
@@ -58,8 +68,8 @@ ALWAYS i16x q_field(i16x v, int from, int bits, int to)
     return i_left(i_and(i_right(v, from), i_set((1u << bits) - 1)), to);
 }
 
-/* scale (16 per step), min (16 per block): those of the blocks of a unit, from its record */
-ALWAYS void q_scales(const int32_t type, const uint8_t *unit, float *scale, float *min)
+/* scale (16), factor (16 per step), min (16 per block): those of a unit, from its record */
+ALWAYS void q_scales(const int32_t type, const uint8_t *unit, float *scale, int32_t *factor, float *min)
 {
     const v16 down = v_set(1.0f / (float)(1 << q_shift(type)));
     if (type == LMK_MXFP4) {       /* 2^(e - 128) in two factors, the second with `down`: each is a normal number */
@@ -70,7 +80,7 @@ ALWAYS void q_scales(const int32_t type, const uint8_t *unit, float *scale, floa
     }
     const v16 d = q_half(unit);
     if (type == LMK_Q4_1 || type == LMK_Q5_1) v_store(min, q_half(unit + 32));
-    if (lmk_form_of(type).unit == 32) v_store(scale, v_mul(d, down));
+    v_store(scale, v_mul(d, down));
     if (type == LMK_Q4_K || type == LMK_Q5_K) {
         const v16 dmin = v_sub(v_set(0.0f), q_half(unit + 32));
         uint8_t s[8 * 16], m[8 * 16];
@@ -80,48 +90,65 @@ ALWAYS void q_scales(const int32_t type, const uint8_t *unit, float *scale, floa
             b_store(m + 16 * b, b_or(b_and(b_move(low, -4), 15), b_and(b_move(high, 2 - b), 48)));
         }
         for (int b = 0; b < 8; b++) {
-            v_store(scale + 16 * b, v_mul(d, i_to_float(i_load_u8(s + 16 * b))));
+            i_store(factor + 16 * b, i_load_u8(s + 16 * b));
             v_store(min + 16 * b, v_mul(dmin, i_to_float(i_load_u8(m + 16 * b))));
         }
     }
     if (type == LMK_Q6_K)
-        for (int s = 0; s < 16; s++)
-            v_store(scale + 16 * s, v_mul(v_mul(d, down), i_to_float(i_load_i8((const int8_t *)unit + 32 + 16 * s))));
+        for (int s = 0; s < 16; s++) i_store(factor + 16 * s, i_load_i8((const int8_t *)unit + 32 + 16 * s));
     if (type == LMK_IQ4_XS)
         for (int b = 0; b < 8; b++) {
             const i16x low = i_load_u8(unit + 32 + b % 4 * 16), high = i_load_u8(unit + 96 + b / 4 * 16);
             const i16x s = i_add(q_field(low, b / 4 * 4, 4, 0), q_field(high, b % 4 * 2, 2, 4));
-            v_store(scale + 16 * b, v_mul(d, i_to_float(i_sub(s, i_set(32)))));
+            i_store(factor + 16 * b, i_sub(s, i_set(32)));
         }
 }
 
-/* One block times nx rows of x; meanwhile `lines` of 64 bytes at `next` are fetched. */
-ALWAYS void q_block(const int32_t type, const b64 *codes, const float *scale, const float *min, const lmk_q8_block *const *x,
-                    int64_t b, v16 *acc, v16 *low, const int nx, const uint8_t *next, const int lines)
+/* Sums of one to eight rows of x */
+typedef struct q_sums {
+    v16 acc[8], low[8];
+    i16x whole[8];                 /* of the blocks that share a scale so far */
+} q_sums;
+
+ALWAYS void q_start(q_sums *s, const int nx)
 {
-    const lmk_form f = lmk_form_of(type);
-    const int most = q_most(type), shift = q_shift(type);
     for (int j = 0; j < nx; j++) {
-        const lmk_q8_block *xb = &x[j][b];
-        const int n = j ? 0 : lines;
-        const v16 sx = v_set(xb->scale);
-        if (f.steps == 2) {
-            const int first = n / 2;
-            const i16x dot0 = b_dot(codes, 4, xb->q, xb->half, most, shift, next, first);
-            const i16x dot1 = b_dot(codes + 4, 4, xb->q + 16, xb->correction - xb->half, most, shift, next + 64 * first, n - first);
-            acc[j] = v_fma(i_to_float(dot0), v_mul(v_load(scale), sx), acc[j]);
-            acc[j] = v_fma(i_to_float(dot1), v_mul(v_load(scale + 16), sx), acc[j]);
-        } else {
-            const i16x dot = b_dot(codes, 8, xb->q, f.offset ? xb->correction : 0, most, shift, next, n);
-            acc[j] = v_fma(i_to_float(dot), v_mul(v_load(scale), sx), acc[j]);
-        }
-        if (f.mins) low[j] = v_fma(v_load(min), v_set(xb->sum), low[j]);
+        s->acc[j] = s->low[j] = v_set(0.0f);
+        s->whole[j] = i_set(0);
     }
 }
 
-ALWAYS void q_finish(const int32_t type, float *const *y, int64_t i0, int n_out, const v16 *acc, const v16 *low, const int nx)
+/* Block b times nx rows of x; meanwhile `lines` of 64 bytes at `next` are fetched. */
+ALWAYS void q_block(const int32_t type, const b64 *codes, const float *scale, const int32_t *factor, const float *min,
+                    const lmk_q8_block *const *x, int64_t b, q_sums *s, const int nx, const uint8_t *next, const int lines)
 {
-    for (int j = 0; j < nx; j++) v_store_part(y[j] + i0, lmk_form_of(type).mins ? v_add(acc[j], low[j]) : acc[j], n_out);
+    const lmk_form f = lmk_form_of(type);
+    const int most = q_most(type), shift = q_shift(type), share = lmk_share(f);
+    for (int j = 0; j < nx; j++) {
+        const lmk_q8_block *xb = &x[j][b];
+        const int n = j ? 0 : lines;
+        i16x dot;
+        if (f.steps == 2) {
+            const int32_t all = q_correction(type, xb->correction), half = q_correction(type, xb->half);
+            const i16x dot0 = b_dot(codes, 4, xb->q, half, most, shift, next, n / 2);
+            const i16x dot1 = b_dot(codes + 4, 4, xb->q + 16, all - half, most, shift, next + 64 * (n / 2), n - n / 2);
+            dot = i_add(i_mul(i_load(factor), dot0), i_mul(i_load(factor + 16), dot1));
+        } else {
+            dot = b_dot(codes, 8, xb->q, q_correction(type, xb->correction), most, shift, next, n);
+            if (share > 1) dot = i_mul(i_load(factor), dot);
+        }
+        if (share > 1) dot = s->whole[j] = i_add(s->whole[j], dot);
+        if (f.mins) s->low[j] = v_fma(v_load(min), v_set(xb->sum), s->low[j]);
+        if ((b + 1) % share) continue;
+        s->acc[j] = v_fma(i_to_float(dot), v_mul(v_load(scale), v_set(xb->scale)), s->acc[j]);
+        if (share > 1) s->whole[j] = i_set(0);
+    }
+}
+
+ALWAYS void q_finish(const int32_t type, float *const *y, int64_t i0, int n_out, const q_sums *s, const int nx)
+{
+    for (int j = 0; j < nx; j++)
+        v_store_part(y[j] + i0, lmk_form_of(type).mins ? v_add(s->acc[j], s->low[j]) : s->acc[j], n_out);
 }
 
 /* nx rows of x straight from the packed group */
@@ -130,19 +157,20 @@ ALWAYS void q_direct(const int32_t type, float *const *y, int64_t i0, int n_out,
 {
     const lmk_form f = lmk_form_of(type);
     const uint8_t *unit = group + lmk_code_bytes(f, k);
-    v16 acc[8], low[8];
-    for (int j = 0; j < nx; j++) acc[j] = low[j] = v_set(0.0f);
+    q_sums s;
+    q_start(&s, nx);
     for (int64_t b = 0; b < k / LMK_BLOCK; unit += f.unit_bytes) {
-        float scale[16 * 16], min[8 * 16];
-        q_scales(type, unit, scale, min);
+        float scale[16], min[8 * 16];
+        int32_t factor[16 * 16];
+        q_scales(type, unit, scale, factor, min);
         for (int i = 0; i < f.unit / LMK_BLOCK; i++, b++, group += 64 * f.bits) {
             b64 codes[8];
             q_codes(type, group, codes);
-            q_block(type, codes, scale + 16 * i * f.steps, min + 16 * i, x, b, acc, low, nx, group + LMK_AHEAD, f.bits);
-            if (64 * i < f.unit_bytes) V_FETCH(acc[0], unit + 64 * i + LMK_AHEAD);
+            q_block(type, codes, scale, factor + 16 * i * f.steps, min + 16 * i, x, b, &s, nx, group + LMK_AHEAD, f.bits);
+            if (64 * i < f.unit_bytes) V_FETCH(s.acc[0], unit + 64 * i + LMK_AHEAD);
         }
     }
-    q_finish(type, y, i0, n_out, acc, low, nx);
+    q_finish(type, y, i0, n_out, &s, nx);
 }
 
 ALWAYS void q_expand(const int32_t type, uint8_t *panel, const uint8_t *group, int64_t k)
@@ -150,12 +178,14 @@ ALWAYS void q_expand(const int32_t type, uint8_t *panel, const uint8_t *group, i
     const lmk_form f = lmk_form_of(type);
     const uint8_t *unit = group + lmk_code_bytes(f, k);
     float *scale = lmk_panel_scales(panel, k), *min = lmk_panel_mins(f, panel, k);
+    int32_t *factor = lmk_panel_factors(f, panel, k);
     for (int64_t b = 0; b < k / LMK_BLOCK; b++, group += 64 * f.bits, panel += 512) {
         b64 codes[8];
         if (b % (f.unit / LMK_BLOCK) == 0) {
-            q_scales(type, unit, scale, min);
+            q_scales(type, unit, scale, factor, min);
             unit += f.unit_bytes;
-            scale += f.unit / LMK_BLOCK * f.steps * 16;
+            scale += 16;
+            factor += f.unit / LMK_BLOCK * f.steps * 16;
             min += f.unit / LMK_BLOCK * 16;
         }
         q_codes(type, group, codes);
@@ -168,14 +198,15 @@ ALWAYS void q_panel(const int32_t type, float *const *y, int64_t i0, int n_out, 
 {
     const lmk_form f = lmk_form_of(type);
     const float *scale = lmk_panel_scales(panel, k), *min = lmk_panel_mins(f, panel, k);
-    v16 acc[8], low[8];
-    for (int j = 0; j < nx; j++) acc[j] = low[j] = v_set(0.0f);
-    for (int64_t b = 0; b < k / LMK_BLOCK; b++, panel += 512, scale += 16 * f.steps, min += 16) {
+    const int32_t *factor = lmk_panel_factors(f, panel, k);
+    q_sums s;
+    q_start(&s, nx);
+    for (int64_t b = 0; b < k / LMK_BLOCK; b++, panel += 512, factor += 16 * f.steps, min += 16) {
         b64 codes[8];
         for (int t = 0; t < 8; t++) codes[t] = b_load(panel + 64 * t);
-        q_block(type, codes, scale, min, x, b, acc, low, nx, panel, 0);
+        q_block(type, codes, scale + b * LMK_BLOCK / f.unit * 16, factor, min, x, b, &s, nx, panel, 0);
     }
-    q_finish(type, y, i0, n_out, acc, low, nx);
+    q_finish(type, y, i0, n_out, &s, nx);
 }
 
 ALWAYS void q_dot(const int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *group,
@@ -198,11 +229,12 @@ ALWAYS void q_dot(const int32_t type, float *const *y, int64_t i0, int n_out, co
 #else
 #define Q_CASE(type, call) \
     case type: call(type); break;
+#define Q_QUAD_CASES(call) Q_CASE(LMK_Q4_K, call) Q_CASE(LMK_Q5_K, call) Q_CASE(LMK_Q6_K, call) Q_CASE(LMK_IQ4_XS, call)
+#define Q_EACH_QUAD_TYPE(call) switch (type) { Q_QUAD_CASES(call) }
 #define Q_EACH_TYPE(call)                                                                          \
     switch (type) {                                                                                \
         Q_CASE(LMK_Q4_0, call) Q_CASE(LMK_Q4_1, call) Q_CASE(LMK_Q5_0, call) Q_CASE(LMK_Q5_1, call) \
-        Q_CASE(LMK_Q4_K, call) Q_CASE(LMK_Q5_K, call) Q_CASE(LMK_Q6_K, call)                       \
-        Q_CASE(LMK_IQ4_NL, call) Q_CASE(LMK_IQ4_XS, call) Q_CASE(LMK_MXFP4, call)                  \
+        Q_CASE(LMK_IQ4_NL, call) Q_CASE(LMK_MXFP4, call) Q_QUAD_CASES(call)                        \
     }
 #endif
 

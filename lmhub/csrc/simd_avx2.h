@@ -66,6 +66,7 @@ static inline v16 i_float(i16x a) { return (v16){ _mm256_castsi256_ps(a.lo), _mm
 static inline i16x i_set(uint32_t a) { return (i16x){ _mm256_set1_epi32((int)a), _mm256_set1_epi32((int)a) }; }
 static inline i16x i_add(i16x a, i16x b) { return BOTH(i16x, _mm256_add_epi32, a, b); }
 static inline i16x i_sub(i16x a, i16x b) { return BOTH(i16x, _mm256_sub_epi32, a, b); }
+static inline i16x i_mul(i16x a, i16x b) { return BOTH(i16x, _mm256_mullo_epi32, a, b); }
 static inline i16x i_and(i16x a, i16x b) { return BOTH(i16x, _mm256_and_si256, a, b); }
 static inline i16x i_max(i16x a, i16x b) { return BOTH(i16x, _mm256_max_epi32, a, b); }
 static inline i16x i_half(i16x a) { return (i16x){ _mm256_srai_epi32(a.lo, 1), _mm256_srai_epi32(a.hi, 1) }; }

@@ -50,6 +50,7 @@ static inline v16 i_float(i16x a) { return _mm512_castsi512_ps(a); }
 static inline i16x i_set(uint32_t a) { return _mm512_set1_epi32((int)a); }
 static inline i16x i_add(i16x a, i16x b) { return _mm512_add_epi32(a, b); }
 static inline i16x i_sub(i16x a, i16x b) { return _mm512_sub_epi32(a, b); }
+static inline i16x i_mul(i16x a, i16x b) { return _mm512_mullo_epi32(a, b); }
 static inline i16x i_and(i16x a, i16x b) { return _mm512_and_si512(a, b); }
 static inline i16x i_half(i16x a) { return _mm512_srai_epi32(a, 1); }
 static inline i16x i_exponent(i16x a) { return _mm512_slli_epi32(a, 23); }

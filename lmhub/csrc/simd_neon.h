@@ -65,6 +65,7 @@ static inline v16 i_float(i16x a) { v16 r; EACH r.q[i] = vreinterpretq_f32_s32(a
 static inline i16x i_set(uint32_t a) { i16x r; EACH r.q[i] = vdupq_n_s32((int32_t)a); return r; }
 static inline i16x i_add(i16x a, i16x b) { EACH a.q[i] = vaddq_s32(a.q[i], b.q[i]); return a; }
 static inline i16x i_sub(i16x a, i16x b) { EACH a.q[i] = vsubq_s32(a.q[i], b.q[i]); return a; }
+static inline i16x i_mul(i16x a, i16x b) { EACH a.q[i] = vmulq_s32(a.q[i], b.q[i]); return a; }
 static inline i16x i_and(i16x a, i16x b) { EACH a.q[i] = vandq_s32(a.q[i], b.q[i]); return a; }
 static inline i16x i_or(i16x a, i16x b) { EACH a.q[i] = vorrq_s32(a.q[i], b.q[i]); return a; }
 static inline i16x i_max(i16x a, i16x b) { EACH a.q[i] = vmaxq_s32(a.q[i], b.q[i]); return a; }

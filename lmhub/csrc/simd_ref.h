@@ -42,6 +42,7 @@ static inline v16 i_float(i16x a) { v16 r; memcpy(&r, &a, sizeof r); return r; }
 static inline i16x i_set(uint32_t a) { i16x r; EACH r.u[i] = a; return r; }
 static inline i16x i_add(i16x a, i16x b) { EACH a.u[i] += b.u[i]; return a; }
 static inline i16x i_sub(i16x a, i16x b) { EACH a.u[i] -= b.u[i]; return a; }
+static inline i16x i_mul(i16x a, i16x b) { EACH a.u[i] *= b.u[i]; return a; }
 static inline i16x i_and(i16x a, i16x b) { EACH a.u[i] &= b.u[i]; return a; }
 static inline i16x i_half(i16x a) { EACH a.u[i] = (uint32_t)((int32_t)a.u[i] >> 1); return a; }
 static inline i16x i_exponent(i16x a) { EACH a.u[i] <<= 23; return a; }

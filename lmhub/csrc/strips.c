@@ -21,6 +21,7 @@ struct lmk_strips {
     const float *const *x;         /* (n_slots), each (cols) */
     int64_t cols, n_parts, n_strips, strip_bytes;
     int64_t most;                  /* rows of a part */
+    int share;                     /* blocks of x that share a scale */
     part *parts;
     strip *strips;
     uint8_t *memory;               /* (n_strips, strip_bytes) */
@@ -42,7 +43,7 @@ static void lay_out(void *arg, int64_t begin, int64_t end, int thread)
     (void)thread;
     const lmk_strips *s = arg;
     for (int64_t i = begin; i < end; i++)
-        s->kernels->strip(s->memory + i * s->strip_bytes, s->x + s->strips[i].first, s->strips[i].count, s->cols);
+        s->kernels->strip(s->memory + i * s->strip_bytes, s->x + s->strips[i].first, s->strips[i].count, s->cols, s->share);
 }
 
 /* Cuts segments into parts of about the same size, at most `most` rows, and those of many rows into strips. */
@@ -63,15 +64,15 @@ static void cut(lmk_strips *s, const lmk_segment *segments, int64_t n_segments, 
     }
 }
 
-lmk_strips *lmk_lay_out(lmk_ctx *c, const float *const *x, int64_t cols, const lmk_segment *segments,
+lmk_strips *lmk_lay_out(lmk_ctx *c, const float *const *x, int64_t cols, int share, const lmk_segment *segments,
                         int64_t n_segments, int64_t n_slots)
 {
-    const int64_t strip_bytes = cols / LMK_BLOCK * (LMK_STRIP_BLOCK + LMK_STRIP_EXTRA);
-    const int64_t most = lmk_max(4, STRIPS_BYTES / (cols / LMK_BLOCK * LMK_STRIP_BLOCK)) * LMK_STRIP_ROWS;
+    const int64_t strip_bytes = lmk_strip_bytes(cols);
+    const int64_t most = lmk_max(4, STRIPS_BYTES / strip_bytes) * LMK_STRIP_ROWS;
     const int64_t max_strips = n_segments + n_slots / LMK_STRIP_ROWS, max_parts = n_segments + n_slots / most;
     lmk_strips *s = lmk_alloc(c, sizeof *s);
     if (!s) return NULL;
-    *s = (lmk_strips){ .kernels = c->kernels, .x = x, .cols = cols, .strip_bytes = strip_bytes };
+    *s = (lmk_strips){ .kernels = c->kernels, .x = x, .cols = cols, .share = share, .strip_bytes = strip_bytes };
     s->parts = lmk_alloc(c, (size_t)max_parts * sizeof *s->parts);
     s->strips = lmk_alloc(c, (size_t)max_strips * sizeof *s->strips);
     s->memory = lmk_alloc(c, (size_t)(max_strips * strip_bytes));

@@ -17,7 +17,7 @@ from typing import Any
 
 from lmhub.gguf.reader import GGUFFile
 
-NUMERICS = 4
+NUMERICS = 5
 """Bumped whenever the bits of keys, values or logits change: whatever was saved before is then worth nothing."""
 
 _EDGE = 4096  # bytes at either end of a tensor

@@ -14,6 +14,7 @@ from lmhub.gguf.types import GGMLType
 
 TYPES = [kind for kind in GGMLType if native.lib.lmk_type_block(kind.id) > 0]
 PACKED = [kind for kind in TYPES if native.lib.lmk_packed_bytes(kind.id, 16, 512, 1)]
+QUADS = [GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K, GGMLType.IQ4_XS]  # with integer scales in their blocks
 INTEGERS = [kind for kind in PACKED if kind not in (GGMLType.F16, GGMLType.BF16)]
 Q8_0 = GGMLType.Q8_0
 
@@ -48,9 +49,9 @@ SCALES: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 
 
-def quantised(x: np.ndarray) -> np.ndarray:
-    """Activations as the packed path sees them: int8 per block of 32, times amax / 127."""
-    blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32)
+def quantised(x: np.ndarray, block: int) -> np.ndarray:
+    """Activations as the packed path sees them: int8 per block, times amax / 127."""
+    blocks = x.reshape(*x.shape[:-1], -1, block).astype(np.float32)
     amax = np.abs(blocks).max(-1, keepdims=True)
     q = np.rint(blocks * (np.float32(127) / np.where(amax == 0, 1, amax)))
     return (q.astype(np.float64) * (amax / np.float32(127))).reshape(x.shape)
@@ -65,7 +66,7 @@ def test_linear_of_every_type_is_the_product_and_the_same_bits_on_every_level(
     x = rng.standard_normal((n, cols), np.float32)
     dense = expand(data.reshape(-1), kind, (rows, cols)).astype(np.float64)
     assert np.isfinite(dense).all() and dense.any()
-    want = (quantised(x) if kind in INTEGERS else x.astype(np.float64)) @ dense.T
+    want = (quantised(x, 128 if kind in QUADS else 32) if kind in INTEGERS else x.astype(np.float64)) @ dense.T
     found = []
     for level in levels:
         ops = kernels(level)

@@ -140,13 +140,14 @@ def test_a_weight_that_is_not_packed_gives_the_same_bits(
 def test_rounding_activations_loses_less_than_in_blocks_of_256(
     kind: GGMLType, ops: Any, rng: np.random.Generator
 ) -> None:
-    """Other engines round the activations that meet K-quants to 8 bits per 256; ours are rounded per 32."""
+    """Other engines round the activations that meet K-quants to 8 bits per 256; ours are per 128, or per 32."""
     data = stored(kind, 64, COLS, rng)
     x = rng.standard_normal((16, COLS), np.float32) * np.exp(rng.standard_normal((16, COLS), np.float32))
     exact = x.astype(np.float64) @ dense(kind, data).T
     y = ops.linear(ops.weight(kind.id, data, 64, COLS), x)
     theirs = rounded(x, 256) @ dense(kind, data).T
-    assert np.square(y - exact).mean() < 0.5 * np.square(theirs - exact).mean()
+    share = 0.8 if kind.name.endswith(("_K", "_XS")) else 0.5
+    assert np.square(y - exact).mean() < share * np.square(theirs - exact).mean()
 
 
 @kinds
