@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from lmhub.errors import LmhubError, ModelFileError, UnsupportedModel
-from lmhub.gguf import GGUFFile, open_gguf
+from lmhub.gguf import GGMLType, GGUFFile, open_gguf
+from lmhub.gguf.writer import GGUFWriter
 from lmhub.testing import drive
+from lmhub.testing.blocks import random_blocks
+from lmhub.testing.reference import nmse
 from lmhub.testing.rewrite import rewrite
 from lmhub.testing.tiny import write
 
@@ -111,6 +114,33 @@ def test_blocks_that_draft_and_towers_are_not_read(
     path = rewrite(sound, tmp_path / "more.gguf", replace=added, metadata=metadata)
     assert logits(path).tobytes() == logits(sound.path).tobytes()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("borrow", ["none", "experts"])
+def test_weights_of_one_expert_have_types_of_their_own(
+    borrow: Any, tmp_path: Path, oracle: Callable[..., np.ndarray]
+) -> None:
+    """As in the public files. One layer, so that no rounded activation takes another expert."""
+    rng = np.random.default_rng(3)
+    tiny = TINY["inkling"]("f", n_embd=256, n_ff_expert=256, n_dense=0)
+    kinds = {
+        "gate_exps": "IQ1_S",
+        "up_exps": "IQ2_XS",
+        "down_exps": "IQ3_XXS",
+        "gate_shexp": "Q5_K",
+        "down_shexp": "Q6_K",
+    }
+    path = tmp_path / "mixed.gguf"
+    with open_gguf(write(tmp_path / "plain.gguf", tiny)) as plain, GGUFWriter(path, None) as out:
+        for key, value in plain.metadata.items():
+            out.add(key, value)
+        for name, tensor in plain.tensors.items():
+            kind = GGMLType[next((kind for stem, kind in kinds.items() if f"ffn_{stem}." in name), "F32")]
+            made = random_blocks(kind, tensor.shape, 0.1, rng) if kind is not GGMLType.F32 else tensor.data
+            out.add_tensor(name, made, kind, tensor.shape)
+    tokens = drive.random_tokens(40, 281)
+    got = drive.logits_of(drive.load("lmhub_inkling", path, N_CTX, borrow=borrow), tokens)
+    assert nmse(got, oracle(open_gguf(path), tokens)) <= 2e-3
 
 
 def test_a_state_that_is_cut_without_its_memory_is_refused(sound: GGUFFile) -> None:

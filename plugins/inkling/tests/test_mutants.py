@@ -37,6 +37,12 @@ MUTANTS = (
     both("queries grow in sliding layers too", "if (!l->window && m->cool_by", "if (m->cool_by"),
     both("queries never grow", COOLED, ""),
     both("biases do not grow", "r[row * nr + d] *= by;", ";"),
+    both(
+        "biases scaled as scores are",
+        "r + first * nr, n * m->n_head)) return -1;",
+        "r + first * nr, n * m->n_head)) return -1;\n"
+        "        for (int64_t i = 0; i < n * m->n_head * rel.rows; i++) bias[i] /= (float)m->head_dim;",
+    ),
     both("growth counted from zero", "n_past + j + 1) / m->cool_from", "n_past + j) / m->cool_from"),
     both("window of one less", "1.0f / (float)m->head_dim, l->window", "1.0f / (float)m->head_dim, l->window - 1"),
     both("full layers see as far as biases reach", "l->window, bias", "rel.rows, bias"),

@@ -18,9 +18,10 @@ from lmhub.gguf.writer import GGUFWriter
 from lmhub.hub import Hub
 from lmhub.settings import EngineSettings
 from lmhub.testing import drive
+from lmhub.testing.agent import Agent
 from lmhub.testing.serving import running
 from lmhub.testing.tiny import write
-from lmhub.types import Message, Text
+from lmhub.types import Message, Text, Tool
 
 TINY = run_path(str(Path(__file__).with_name("tiny_inkling.py")))
 HI = [{"role": "user", "content": "Hi!"}]
@@ -36,7 +37,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hub(path: Path) -> Iterator[Hub]:
     made = Hub()
-    made.load(path, EngineSettings(ctx=256))
+    made.load(path, EngineSettings(ctx=1024))
     yield made
     made.close()
 
@@ -94,6 +95,22 @@ def test_what_ends_a_block_does_not_end_the_reply_and_nothing_precedes_a_prompt(
     assert model.chat is not None and model.chat.render([Message("user", (Text("Hi"),))]).ids[0] == (
         model.tokenizer.token_id("<|message_system|>")
     )
+
+
+def test_an_agent_goes_on_where_it_was(hub: Hub) -> None:
+    """States that cannot be cut back go on from checkpoints; every reply begins as it would on a fresh server."""
+    agent = Agent(hub.models[0], (Tool("f", "", {"type": "object"}),))
+    for question in range(2):
+        agent.hears(Message("user", (Text(f"Question {question}?"),)))
+        for step in range(3):
+            call = '<|message_model|>f<|content_invoke_tool_json|>{"name":"f","args":{"n":1}}<|end_message|>'
+            text = "<|message_model|><|content_text|>Five.<|end_message|>" if step == 2 else call
+            cold = agent.cold()
+            cost = agent.replies(f"<|content_thinking|>Look é.<|end_message|>{text}")
+            assert cost.logits == cold
+            assert (question, step) == (0, 0) or (cost.source == "slot" and cost.n_read <= 15)  # what is new
+            if step < 2:
+                agent.hears_results(f"result {step}")
 
 
 def test_a_forced_call(client: httpx.Client) -> None:

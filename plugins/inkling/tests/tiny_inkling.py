@@ -120,4 +120,4 @@ def spoken() -> dict[str, Any]:
     return {**made, **ids, "tokenizer.ggml.pre": "inkling"}
 
 
-TALKS = inkling(n_vocab=320, metadata=spoken(), unpadded_vocab_size=281 + len(MARKERS))
+TALKS = inkling(n_vocab=320, metadata=spoken(), unpadded_vocab_size=281 + len(MARKERS), context_length=1024)
