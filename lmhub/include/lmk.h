@@ -1,4 +1,4 @@
-/* lmk.h: the lmhub kernel API, the only header that a family plugin sees.
+/* lmk.h: the lmhub kernel API, the header that a family plugin sees.
  *
  * The core extension owns instruction-set dispatch, the thread pool and the kernels, and hands them out as one table of
  * function pointers. Members are appended, never moved or removed: bump LMK_ABI_MINOR to append, LMK_ABI_MAJOR to break.

@@ -45,7 +45,7 @@ Oracle = Callable[..., np.ndarray]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old`, which must occur in the plugin's C file (or in its `file`), becomes `new`.
+    """`old`, which must occur in the plugin's C file, becomes `new`. `file` names another one, or a header of lmhub's.
 
     `model` names the tiny model that shows the difference. A mutant whose `old` is "" is none.
     """
@@ -177,6 +177,8 @@ class Mutants:
         package = self._folder / name
         package.mkdir()
         (package / self._source).write_text(self._text(f"csrc/{self._source}", mutant))
+        if mutant.file.endswith(".h"):  # found before the right one: it lies beside the file that includes it
+            (package / mutant.file).write_text(self._text(mutant.file, mutant))
         for path in (self._project / self._package).glob("*.py"):
             text = "" if path.stem == "__init__" else self._text(f"{self._package}/{path.name}", mutant)
             (package / path.name).write_text(text.replace(self._package, name))
@@ -186,8 +188,8 @@ class Mutants:
         assert done.returncode == 0, f"{mutant.name}: {done.stderr[-2000:]}"
 
     def _text(self, file: str, mutant: Mutant) -> str:
-        """A file of the plugin, changed if it is the mutant's."""
-        text = (self._project / file).read_text()
+        """A file of the plugin or a header of lmhub's, changed if it is the mutant's."""
+        text = (Path(lmhub.get_include()) / file if file.endswith(".h") else self._project / file).read_text()
         if not mutant.old or file != (mutant.file or f"csrc/{self._source}"):
             return text
         assert mutant.old in text, f"{mutant.name}: {file} has changed, adapt the mutant"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,15 @@ class Golden:
 @pytest.fixture(scope="session")
 def load_format(shared: Path) -> Callable[..., tuple[ChatFormat, Tokenizer]]:
     """`load_format(folder, template)`: format and tokenizer of a golden model, maybe with another template."""
-    tokenizers: dict[str, tuple[Mapping[str, Any], Tokenizer]] = {}
 
+    @cache
+    def read(folder: str) -> tuple[Mapping[str, Any], Tokenizer]:
+        metadata = open_gguf(sorted((shared / "zoo" / folder).glob("model-*.gguf"))[0]).metadata
+        return metadata, load_tokenizer(metadata)
+
+    @cache  # some templates take 50 ms to compile
     def load(folder: str, template: str | None = None) -> tuple[ChatFormat, Tokenizer]:
-        if folder not in tokenizers:
-            metadata = open_gguf(sorted((shared / "zoo" / folder).glob("model-*.gguf"))[0]).metadata
-            tokenizers[folder] = metadata, load_tokenizer(metadata)
-        metadata, tokenizer = tokenizers[folder]
+        metadata, tokenizer = read(folder)
         if template is not None:
             source = (shared / "zoo" / folder / template).read_text()
             metadata = {**metadata, "tokenizer.chat_template": source}

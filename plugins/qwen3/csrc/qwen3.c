@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lmk.h"
+#include "lmk_ffn.h"
 #include "qwen3.h"
 
 typedef struct step {
@@ -73,59 +74,23 @@ static int attention(const qwen3_model *m, int32_t il, step *s)
     return 0;
 }
 
-/* x += W_down(silu(W_gate h) * W_up h), h = norm(x) */
-static int dense(const qwen3_model *m, const qwen3_layer *l, step *s)
-{
-    lmk_ctx *c = s->c;
-    const int64_t n = s->n, ff = l->ffn_down.cols;
-    float *gate = lmk_floats(c, n * ff), *up = lmk_floats(c, n * ff);
-    if (!gate || !up) return lmk_no_memory(n);
-    float *const y[] = { gate, up };
-    const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
-    if (lmk->linear_many(c, y, w, 2, s->h, n)) return -1;
-    lmk->silu_mul(c, gate, gate, up, n, ff, ff);
-    if (lmk->linear(c, s->h, &l->ffn_down, gate, n)) return -1;
-    lmk->add(c, s->x, s->h, n * m->n_embd);
-    return 0;
-}
-
-/* x += sum over the k experts e of each row: w_e W_down,e(silu(W_gate,e h) * W_up,e h), h = norm(x) */
-static int experts(const qwen3_model *m, const qwen3_layer *l, step *s)
-{
-    lmk_ctx *c = s->c;
-    const int64_t n = s->n, E = l->ffn_gate_inp.rows, ff = l->ffn_down.cols, slots = n * m->n_expert_used;
-    lmk_route r = { .n = n, .k = m->n_expert_used };
-    r.expert = lmk->alloc(c, (size_t)slots * sizeof(int32_t));
-    r.weight = lmk_floats(c, slots);
-    float *router = lmk_floats(c, n * E), *act = lmk_floats(c, slots * ff), *wide = lmk_floats(c, slots * 2 * ff);
-    float *y = lmk_floats(c, slots * m->n_embd);
-    if (!r.expert || !r.weight || !router || !act || !wide || !y)
-        return lmk_no_memory(n);
-
-    if (lmk->linear(c, router, &l->ffn_gate_inp, s->h, n)) return -1;
-    if (lmk->route(c, &r, router, E)) return -1;
-    if (l->ffn_gate_up.data) {                                            /* wide: (slots, 2 ff) */
-        if (lmk->linear_experts(c, wide, &l->ffn_gate_up, s->h, 0, &r)) return -1;
-        lmk->silu_mul(c, act, wide, wide + ff, slots, ff, 2 * ff);
-    } else {                                                              /* wide: gate (slots, ff), up (slots, ff) */
-        float *const halves[] = { wide, wide + slots * ff };
-        const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
-        if (lmk->linear_experts_many(c, halves, w, 2, s->h, 0, &r)) return -1;
-        lmk->silu_mul(c, act, wide, wide + slots * ff, slots, ff, ff);
-    }
-    if (lmk->linear_experts(c, y, &l->ffn_down, act, 1, &r)) return -1;
-    lmk->moe_sum(c, s->x, y, &r, m->n_embd);
-    return 0;
-}
-
+/* x += the block's feed-forward, one or a few of many, of norm(x) */
 static int feed_forward(const qwen3_model *m, int32_t il, step *s)
 {
     const qwen3_layer *l = &m->layers[il];
-    const size_t mark = lmk->mark(s->c);
-    lmk->rms_norm(s->c, s->h, s->x, l->ffn_norm, s->n, m->n_embd, m->rms_eps);
-    const int status = l->ffn_gate_inp.data ? experts(m, l, s) : dense(m, l, s);
-    lmk->release(s->c, mark);
-    return status;
+    lmk_ctx *c = s->c;
+    const size_t mark = lmk->mark(c);
+    lmk->rms_norm(c, s->h, s->x, l->ffn_norm, s->n, m->n_embd, m->rms_eps);
+    if (l->ffn_gate_inp.data) {
+        const lmk_mixture e = { .router = &l->ffn_gate_inp, .gate = &l->ffn_gate, .up = &l->ffn_up,
+                                .gate_up = &l->ffn_gate_up, .down = &l->ffn_down, .k = m->n_expert_used };
+        if (lmk_add_experts(c, s->x, &e, s->h, s->n)) return -1;
+    } else {
+        if (lmk_swiglu(c, s->h, &l->ffn_gate, &l->ffn_up, &l->ffn_down, s->h, s->n)) return -1;
+        lmk->add(c, s->x, s->h, s->n * m->n_embd);
+    }
+    lmk->release(c, mark);
+    return 0;
 }
 
 /* logits = W_out norm(x), of the rows that somebody wants */

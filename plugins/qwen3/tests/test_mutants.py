@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from lmhub.testing.mutants import FamilyMutants, FileMutant, Mutant
@@ -34,8 +36,9 @@ RESIDUAL = """\
     return 0;
 }
 
-/* x += W_down("""
+/* x += the block's"""
 
+shared = partial(Mutant, file="lmk_ffn.h")
 
 MUTANTS = (
     Mutant("norms after the rotation", NORMS + ROTATIONS, ROTATIONS + NORMS),
@@ -59,14 +62,15 @@ MUTANTS = (
     Mutant("no output bias", "if (l->attn_output_bias)", "if (0)"),
     Mutant("no residual around attention", RESIDUAL, RESIDUAL.replace("lmk->add(c, s->x, s->h, n * m->n_embd)",
            "memcpy(s->x, s->h, n * m->n_embd * sizeof(float))")),
-    Mutant("SiLU of the wrong half", "gate, gate, up, n, ff, ff", "gate, up, gate, n, ff, ff"),
+    shared("SiLU of the wrong half", "c, g, g, u, n", "c, g, u, g, n"),
     Mutant("one cache for all layers", "il, s->spans", "0, s->spans"),
     Mutant("first row instead of the last", "lmk_keep_wanted(s->x,", "lmk_keep_wanted(s->h,"),
-    Mutant("router before the norm", "&l->ffn_gate_inp, s->h", "&l->ffn_gate_inp, s->x", "moe"),
+    shared("router before the norm", "e->router, h, n", "e->router, x, n", "moe"),
     Mutant("one expert fewer", ".k = m->n_expert_used", ".k = m->n_expert_used - 1", "moe"),
-    Mutant("expert weights ignored", "if (lmk->linear_experts(c, y,",
+    shared("expert weights ignored", "if (lmk->linear_experts(c, y,",
            "for (int64_t i = 0; i < slots; i++) r.weight[i] = 1.0f / r.k;\n    if (lmk->linear_experts(c, y,", "moe"),
-    Mutant("fused halves swapped", "wide, wide + ff, slots", "wide + ff, wide, slots", "fused"),
+    shared("fused halves swapped", "wide, wide + ff, slots", "wide + ff, wide, slots", "fused"),
+    shared("split halves swapped", "act, wide, wide + slots * ff", "act, wide + slots * ff, wide", "moe"),
     Mutant("fused values from the keys", "s->n, nq + nk, nv", "s->n, nq, nv", "fused"),
 )  # fmt: skip
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lmk.h"
+#include "lmk_ffn.h"
 #include "qwen35.h"
 
 typedef struct step {
@@ -124,48 +125,6 @@ static int delta_net(const qwen35_model *m, const qwen35_layer *l, step *s)
 
 /* ---- feed-forward ---- */
 
-/* y (n, d) = W_down(silu(W_gate h) * W_up h) */
-static int swiglu(step *s, float *y, const lmk_weight *gate, const lmk_weight *up, const lmk_weight *down)
-{
-    lmk_ctx *c = s->c;
-    const int64_t n = s->n, ff = down->cols;
-    float *g = lmk_floats(c, n * ff), *u = lmk_floats(c, n * ff);
-    if (!g || !u) return lmk_no_memory(n);
-    float *const wide[] = { g, u };
-    const lmk_weight *const w[] = { gate, up };
-    if (lmk->linear_many(c, wide, w, 2, s->h, n)) return -1;
-    lmk->silu_mul(c, g, g, u, n, ff, ff);
-    return lmk->linear(c, y, down, g, n);
-}
-
-/* x += sum over the k experts e of each row: w_e W_down,e(silu(W_gate,e h) * W_up,e h) */
-static int experts(const qwen35_model *m, const qwen35_layer *l, step *s)
-{
-    lmk_ctx *c = s->c;
-    const int64_t n = s->n, E = l->ffn_gate_inp.rows, ff = l->ffn_down.cols, slots = n * m->n_expert_used;
-    lmk_route r = { .n = n, .k = m->n_expert_used };
-    r.expert = lmk->alloc(c, (size_t)slots * sizeof(int32_t));
-    r.weight = lmk_floats(c, slots);
-    float *router = lmk_floats(c, n * E), *act = lmk_floats(c, slots * ff), *wide = lmk_floats(c, slots * 2 * ff);
-    float *y = lmk_floats(c, slots * m->n_embd);
-    if (!r.expert || !r.weight || !router || !act || !wide || !y) return lmk_no_memory(n);
-
-    if (lmk->linear(c, router, &l->ffn_gate_inp, s->h, n)) return -1;
-    if (lmk->route(c, &r, router, E)) return -1;
-    if (l->ffn_gate_up.data) {                                            /* wide: (slots, 2 ff) */
-        if (lmk->linear_experts(c, wide, &l->ffn_gate_up, s->h, 0, &r)) return -1;
-        lmk->silu_mul(c, act, wide, wide + ff, slots, ff, 2 * ff);
-    } else {                                                              /* wide: gate (slots, ff), up (slots, ff) */
-        float *const halves[] = { wide, wide + slots * ff };
-        const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
-        if (lmk->linear_experts_many(c, halves, w, 2, s->h, 0, &r)) return -1;
-        lmk->silu_mul(c, act, wide, wide + slots * ff, slots, ff, ff);
-    }
-    if (lmk->linear_experts(c, y, &l->ffn_down, act, 1, &r)) return -1;
-    lmk->moe_sum(c, s->x, y, &r, m->n_embd);
-    return 0;
-}
-
 /* x += sigmoid(g h) times the expert that every row goes to */
 static int shared_expert(const qwen35_model *m, const qwen35_layer *l, step *s)
 {
@@ -180,19 +139,22 @@ static int shared_expert(const qwen35_model *m, const qwen35_layer *l, step *s)
     if (lmk->linear(c, gate, &l->ffn_gate_inp_shexp, s->h, n)) return -1;
     for (int64_t i = 0; i < n; i++) r.expert[i] = 0, r.weight[i] = 1.0f;
     lmk->sigmoid_mul(c, r.weight, gate, 1, n, n);
-    if (swiglu(s, y, &l->ffn_gate_shexp, &l->ffn_up_shexp, &l->ffn_down_shexp)) return -1;
+    if (lmk_swiglu(c, y, &l->ffn_gate_shexp, &l->ffn_up_shexp, &l->ffn_down_shexp, s->h, n)) return -1;
     lmk->moe_sum(c, s->x, y, &r, m->n_embd);
     return 0;
 }
 
 static int feed_forward(const qwen35_model *m, const qwen35_layer *l, step *s)
 {
-    lmk->rms_norm(s->c, s->h, s->x, l->post_attention_norm, s->n, m->n_embd, m->rms_eps);
-    if (l->ffn_gate_inp.data) return experts(m, l, s) || shared_expert(m, l, s) ? -1 : 0;
-    float *y = lmk_floats(s->c, s->n * m->n_embd);
-    if (!y) return lmk_no_memory(s->n);
-    if (swiglu(s, y, &l->ffn_gate, &l->ffn_up, &l->ffn_down)) return -1;
-    lmk->add(s->c, s->x, y, s->n * m->n_embd);
+    lmk_ctx *c = s->c;
+    lmk->rms_norm(c, s->h, s->x, l->post_attention_norm, s->n, m->n_embd, m->rms_eps);
+    if (l->ffn_gate_inp.data) {
+        const lmk_mixture e = { .router = &l->ffn_gate_inp, .gate = &l->ffn_gate, .up = &l->ffn_up,
+                                .gate_up = &l->ffn_gate_up, .down = &l->ffn_down, .k = m->n_expert_used };
+        return lmk_add_experts(c, s->x, &e, s->h, s->n) || shared_expert(m, l, s) ? -1 : 0;
+    }
+    if (lmk_swiglu(c, s->h, &l->ffn_gate, &l->ffn_up, &l->ffn_down, s->h, s->n)) return -1;
+    lmk->add(c, s->x, s->h, s->n * m->n_embd);
     return 0;
 }
 
