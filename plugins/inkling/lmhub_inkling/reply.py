@@ -13,10 +13,11 @@ from typing import Literal
 
 from lmhub.chat.call_items import CallItems
 from lmhub.chat.eager import EagerReader
+from lmhub.chat.reply import MAX_CALL_BYTES
 from lmhub.types import Content, ReplyItem, ReplyParser, Thought, Tool
 from lmhub_inkling.calls import parse_calls
 
-State = Literal["between", "header", "text", "think", "call", "done"]
+State = Literal["between", "header", "text", "think", "call"]
 
 KINDS: dict[str, State] = {
     "content_text": "text",
@@ -24,8 +25,6 @@ KINDS: dict[str, State] = {
     "content_invoke_tool_json": "call",
     "content_invoke_tool_text": "text",
 }
-OTHERS = ("message_user", "message_system", "message_tool")  # whose turn the model must not write
-MAX_CALL_BYTES = 1 << 20
 
 
 class ArgsReader(EagerReader):
@@ -42,7 +41,6 @@ class BlockParser:
         self._tools, self._calls = tools, CallItems(tools, ArgsReader)
         self._kinds = {id: kind for name, kind in KINDS.items() if (id := token_id(f"<|{name}|>")) is not None}
         self._model, self._end = token_id("<|message_model|>"), token_id("<|end_message|>")
-        self._others = {token_id(f"<|{name}|>") for name in OTHERS}
         self._state = self._opened(prompt)
         self.in_reasoning = self._state == "think"
         self._name = ""  # of the tool, where the header said it
@@ -62,13 +60,14 @@ class BlockParser:
         self._take(token, piece)
         self.in_reasoning = self._state == "think"
         self.reasoning_tokens += thought or self.in_reasoning
-        out, self._out = self._out, []
-        return out
+        return self._drained()
 
     def finish(self, cut: bool = False) -> Sequence[ReplyItem]:
         """See ReplyParser. A call that is not complete is text."""
         self._close(cut)
-        self._state = "done"
+        return self._drained()
+
+    def _drained(self) -> Sequence[ReplyItem]:
         out, self._out = self._out, []
         return out
 
@@ -77,18 +76,14 @@ class BlockParser:
         for token in reversed(prompt):
             if token in self._kinds:
                 return self._kinds[token]
-            if token == self._model:
-                return "header"
-            if token == self._end or token in self._others:
-                break
+            if token in (self._model, self._end):
+                return "header" if token == self._model else "between"
         return "between"
 
     def _take(self, token: int, piece: bytes) -> None:
-        if self._state == "done":
-            return
-        if token in (self._model, self._end) or token in self._others:
+        if token in (self._model, self._end):
             self._close()
-            self._state = "header" if token == self._model else "between" if token == self._end else "done"
+            self._state = "header" if token == self._model else "between"
         elif token in self._kinds and (self._state in ("between", "header") or self._is_empty):
             self._open(self._kinds[token])
         elif piece:

@@ -182,7 +182,6 @@ CALL = '{"name":"get_weather","args":{"b": 1e2}}'
         ("<M>author<t>Hi</>", "", [Content(b"Hi")]),
         ("just text", "", [Content(b"just text")]),
         ("no kind</>", "<M>", [Content(b"no kind")]),
-        ("<t>Hi</><U><t>simulated", "<M>", [Content(b"Hi")]),
         (f"<c>{CALL[:-1]}</>", "<M>", [Content(CALL[:-1].encode(), literal=True)]),
         (f"other<c>{CALL}</>", "<M>", [Content(CALL.encode(), literal=True)]),
     ],

@@ -88,10 +88,11 @@ def test_padding_is_no_part_of_the_vocabulary(hub: Hub) -> None:
     assert model.tokenizer.n_vocab == model.model.n_vocab == TINY["TALKS"].hparams["unpadded_vocab_size"]
 
 
-def test_what_ends_a_block_does_not_end_the_reply_and_nothing_precedes_a_prompt(hub: Hub) -> None:
+def test_a_reply_ends_with_its_own_end_or_before_another_turn_and_not_with_a_block(hub: Hub) -> None:
     [model] = hub.models
     ends = {model.tokenizer.token_text(id) for id in model.tokenizer.eog}
-    assert "<|content_model_end_sampling|>" in ends and "<|end_message|>" not in ends
+    assert ends >= {"<|content_model_end_sampling|>", *(f"<|message_{name}|>" for name in ("user", "system", "tool"))}
+    assert not ends & {"<|end_message|>", "<|message_model|>"}
     assert model.chat is not None and model.chat.render([Message("user", (Text("Hi"),))]).ids[0] == (
         model.tokenizer.token_id("<|message_system|>")
     )
