@@ -71,13 +71,12 @@ def attention(q: F64, k: F64, v: F64, scale: float, window: int = 0) -> F64:
     Consecutive query heads share a kv head. `window` > 0 keeps the last `window` positions, the own one included.
     """
     n, n_head, _ = q.shape
-    shared_by = n_head // k.shape[1]
-    k, v = np.repeat(k, shared_by, axis=1), np.repeat(v, shared_by, axis=1)
-    scores = np.einsum("ihd,jhd->hij", q, k) * scale
+    q, k, v = (np.repeat(a, n_head // a.shape[1], axis=1).swapaxes(0, 1) for a in (q, k, v))  # (H, n, hd)
+    scores = q @ k.swapaxes(1, 2) * scale
     distance = np.arange(n)[:, None] - np.arange(n)[None, :]
     hidden = (distance < 0) | (distance >= window if window else False)
     weights = softmax(np.where(hidden, -np.inf, scores))
-    out: F64 = np.einsum("hij,jhd->ihd", weights, v).reshape(n, -1)
+    out: F64 = (weights @ v).swapaxes(0, 1).reshape(n, -1)
     return out
 
 

@@ -41,7 +41,7 @@ def model(shared):
     return load
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")  # some templates take 50 ms to compile
 def chat(model, request):
     metadata, tokenizer = model(*request.param)
     think = ThinkMarkers() if tokenizer.token_id("<think>") is not None else None
