@@ -21,7 +21,7 @@ from render import pieces
 from vocabulary import SPECIALS, Vocabulary, trained
 
 _CHUNK, _WINDOW, _PAD = 2000, 384, 16
-_DRILLS, _DRILL_WEIGHT = 0.06, 0.5  # share of the batches, and weight of what is learnt there
+_DRILLS, _DRILL_WEIGHT = 0.08, 0.5  # share of the batches, and weight of what is learnt there
 FOR_VOCABULARY = 12_000  # conversations
 ASIDE, ASIDE_WEIGHT = 0.25, 0.3  # share and weight of prompt tokens that are learnt as well: prompts teach to copy
 
@@ -48,7 +48,7 @@ class Corpus:
         return len(self.ids)
 
     @classmethod
-    def made(cls, vocabulary: Vocabulary, n_tokens: int, longest: int, progress: object = None) -> Corpus:
+    def made(cls, vocabulary: Vocabulary, n_tokens: int, longest: int) -> Corpus:
         """Conversations 0, 1, 2, ... until there are `n_tokens`; those longer than `longest` are left out."""
         ids, learnt, total, seed = [], [], 0, 0
         while total < n_tokens:
@@ -59,8 +59,6 @@ class Corpus:
                     ids.append(one)
                     learnt.append(wanted)
                     total += len(one)
-            if callable(progress):
-                progress(total, n_tokens)
         ends = np.cumsum([len(one) for one in ids])
         return cls(np.concatenate(ids), np.concatenate(learnt), ends)
 
@@ -106,12 +104,18 @@ class Corpus:
 
 
 def drill(rng: np.random.Generator, size: int, n_ordinary: int) -> Batch:
-    """Rows of tokens at random, then spans of the same tokens: what comes next can only be known by copying."""
+    """Rows of tokens at random, then spans of the same tokens: what comes next can only be known by copying.
+
+    In half of the rows the tokens are few, as syllables and digits are: there one token does not tell the next.
+    """
     width = int(rng.integers(3, 13)) * _PAD
     rows = size // width
     ids = rng.integers(0, n_ordinary, (rows, width + 1))
     weights = np.zeros((rows, width + 1), np.float32)
     for row in range(rows):
+        if rng.random() < 0.5:
+            few = rng.integers(0, n_ordinary, int(rng.integers(12, 64)))
+            ids[row] = few[rng.integers(0, len(few), width + 1)]
         n = at = int(rng.integers(width // 4, width // 2 + 1))
         while at < width + 1:
             start, length = int(rng.integers(0, n - 3)), int(rng.integers(3, 16))

@@ -150,6 +150,7 @@ def work(rank: int, options: argparse.Namespace) -> None:
         from carry import carried
 
         training.net.load_state_dict(carried(options.start, Shape(), Vocabulary.load(options.out / "vocabulary.json")))
+    if options.start:
         training.rates = (MATRIX_RATE / 2, OTHER_RATE / 2)  # at the full rates what is known would be shaken loose
     if rank == 0:
         n_weights = sum(weight.numel() for weight in training.net.parameters())
@@ -184,8 +185,8 @@ def main() -> None:
     """Parse the command line, train, and leave checkpoint.pt, vocabulary.json and log.jsonl in --out."""
     parser = argparse.ArgumentParser(description="Train the demo model.")
     parser.add_argument("--out", type=Path, default=Path(".cache/demo"))
-    parser.add_argument("--tokens", type=float, default=27e6, help="of the corpus, which is read again when it ends")
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--tokens", type=float, default=42e6, help="of the corpus, which is read again when it ends")
+    parser.add_argument("--steps", type=int, default=4500)
     parser.add_argument("--start", type=Path, metavar="OLD.gguf", help="go on from this model, not from random weights")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2, help="of one thread each")

@@ -71,6 +71,23 @@ def test_the_same_number_gives_the_same_conversation(data: Any) -> None:
         assert pieces(conversation(seed)) == pieces(conversation(seed))
 
 
+@pytest.mark.parametrize("held_out", [False, True])
+def test_every_call_is_what_its_tool_declares(data: Any, held_out: bool) -> None:
+    conversation, n_calls = data("mix").conversation, 0
+    kinds = {"string": str, "integer": (int, float), "number": (int, float)}  # a calculator's integers may have a point
+    for seed in range(300):
+        talk = conversation(seed, held_out=held_out, tools=True)
+        declared = {tool["function"]["name"]: tool["function"]["parameters"] for tool in talk.declared}
+        for name, arguments in (call for turn in talk.turns for call in turn.calls):
+            properties = declared[name]["properties"]
+            assert set(arguments) == set(declared[name]["required"])
+            for key, value in arguments.items():
+                assert isinstance(value, kinds[properties[key]["type"]])
+                assert value in properties[key].get("enum", [value])
+            n_calls += 1
+    assert n_calls > 100
+
+
 def test_a_part_of_every_list_is_kept_back(data: Any) -> None:
     chooser, names = data("choice").Chooser, data("words").NAMES
     trained = {chooser(seed).of(names) for seed in range(3000)}
@@ -90,6 +107,16 @@ def test_a_part_of_every_pattern_is_kept_back(data: Any) -> None:
     whole = {plain(one.format(x="X1")) for one in kept_back(patterns)}
     assert whole and asked[True] >= whole and "ping" in asked[False]
     assert not asked[False] & whole  # of kept wordings, not even one with a typo that makes it another
+
+
+def test_no_pattern_has_the_questions_in_other_words(data: Any) -> None:
+    choice, unseen, smalltalk, facts = (data(name) for name in ("choice", "unseen", "smalltalk", "facts"))
+    patterns = [one for asked, *_ in (*smalltalk.INTENTS.values(), *facts.WRITTEN) for one in asked]
+    trained = {choice.plain(one) for pattern in patterns for one in choice.wordings(pattern)}
+    assert "which port" in trained
+    small_talk = [question for questions in unseen.SMALL_TALK.values() for question in questions]
+    for question in (*small_talk, *(question for question, _ in unseen.ABOUT_LMHUB)):
+        assert choice.plain(question) not in trained
 
 
 def test_unknown_names_are_cut_alike_wherever_they_stand(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:

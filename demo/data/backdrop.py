@@ -70,7 +70,7 @@ def tool_box(c: Chooser, talk: Talk, most: int) -> None:
         talk.tools = _pages_own()
         talk.declared = [tool.declared(c) for tool in talk.tools.values()]
         return None
-    if c.chance(0.45):
+    if c.chance(0.5):
         chosen["calculator"] = sums.calculator(c) if c.chance(0.8) else sums.adder(c)
     if c.chance(0.45):
         chosen["weather"] = weather.weather_tool(c)

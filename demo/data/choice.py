@@ -18,6 +18,7 @@ _ALTERNATIVES = re.compile(r"\[([^\[\]]*)\]")
 _HOLE = re.compile(r"(\{\w+\})")
 _KEPT_BACK = 7  # one in so many entries of a list, and wordings of a question, is never trained on
 _TYPO_SHARE = 0.12
+_PLAINEST_SHARE = 0.12  # of the questions are the first pattern whatever the choice: what people ask first
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -60,24 +61,27 @@ class Chooser:
         text = self._worded(pattern)
         return text.format(**values) if values else text
 
-    def asked(self, patterns: Sequence[str], **values: object) -> str:
-        """What a user types: a wording of one of the patterns, as carelessly as people type. Values stay as they are."""
+    def asked(self, patterns: Sequence[str], lead: str = "", **values: object) -> str:
+        """What a user types: `lead`, then a wording of one of the patterns, with small and large letters, marks and
+        mistakes as people type them. Values stay as they are."""
         if self.held_out and (kept := kept_back(tuple(patterns))):
             pattern = self.random.choice(kept)
         else:
-            chosen = self.random.choice(patterns)
-            while (pattern := self._worded(chosen)) and not self.held_out and _plain(pattern) in _kept_of(chosen):
+            chosen = patterns[0] if not self.held_out and self.chance(_PLAINEST_SHARE) else self.random.choice(patterns)
+            while (pattern := self._worded(chosen)) and not self.held_out and plain(pattern) in _kept_of(chosen):
                 pass
         lowered, bare = self.chance(0.35), self.chance(0.3)
         typo = self.chance(_TYPO_SHARE)
-        parts = _HOLE.split(pattern)
-        plain = [at for at, part in enumerate(parts) if not part.startswith("{")]
+        parts = _HOLE.split(lead + pattern)
+        fixed = [at for at, part in enumerate(parts) if not part.startswith("{")]
         if typo:
-            at = max(plain, key=lambda one: len(parts[one]))
+            at = max(fixed, key=lambda one: len(parts[one]))
             parts[at] = self._with_typo(parts[at])
         if lowered:
-            for at in plain:
+            for at in fixed:
                 parts[at] = parts[at].lower()
+        elif self.chance(0.7):  # a sentence begins with a capital
+            parts[0] = parts[0][:1].upper() + parts[0][1:]
         if bare and parts[-1] and parts[-1][-1] in "?.!":
             parts[-1] = parts[-1][:-1]
         return "".join(part.format(**values) if part.startswith("{") else part for part in parts)
@@ -104,24 +108,25 @@ class Chooser:
         return text[:at] + self.random.choice(_LETTERS) + text[at + 1 :]
 
 
-def _plain(wording: str) -> str:
+def plain(wording: str) -> str:
     """What two spellings of one wording have in common."""
     return wording.lower().rstrip(" ?.!")
 
 
-def _wordings(pattern: str) -> Iterator[str]:
+def wordings(pattern: str) -> Iterator[str]:
+    """Everything that a pattern stands for, with its holes."""
     found = _ALTERNATIVES.search(pattern)
     if found is None:
         yield re.sub(r"  +", " ", pattern).strip()
         return
     for one in found[1].split("|"):
-        yield from _wordings(pattern[: found.start()] + one + pattern[found.end() :])
+        yield from wordings(pattern[: found.start()] + one + pattern[found.end() :])
 
 
 @cache
 def _kept_of(pattern: str) -> frozenset[str]:
     """The plain wordings of a pattern that are not trained: about one in seven, and never all of them."""
-    every = {_plain(one) for one in _wordings(pattern)}
+    every = {plain(one) for one in wordings(pattern)}
     kept = {one for one in every if zlib.crc32(one.encode()) % _KEPT_BACK == 3}
     return frozenset(kept if kept != every else ())
 
@@ -131,8 +136,8 @@ def kept_back(patterns: tuple[str, ...]) -> list[str]:
     """Every wording of these patterns that is not trained, no pattern more often than another."""
     kept = []
     for pattern in patterns:
-        if plain := sorted(_kept_of(pattern)):
-            ways = {_plain(one): one for one in _wordings(pattern)}
-            kept.append([ways[one] for one in plain])
+        if untrained := sorted(_kept_of(pattern)):
+            ways = {plain(one): one for one in wordings(pattern)}
+            kept.append([ways[one] for one in untrained])
     most = max(map(len, kept), default=0)
     return [found[at % len(found)] for found in kept for at in range(most)]

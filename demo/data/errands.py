@@ -59,7 +59,7 @@ ERRANDS: dict[str, Errand] = {
         lambda c: {"query": words.topic(c) if c.held_out or c.chance(0.6) else words.phrase(c)}, ("{text}",)),
     "grep": Errand(
         "grep Grep search_files find_in_files search_code grep_search ripgrep", "[Search|Find] [a pattern|text|a word] in [files|the code][|.]", {"pattern": "pattern query regex text search needle"},
-        ("[find|search] {pattern} in the [files|code][.|]", "where is {pattern} [defined|used|mentioned][?|]", "[grep|grep for] {pattern}[.|]", "[which|what] files [contain|mention|have] {pattern}[?|]", "[look|search] for {pattern} in the [code|files|repository][.|]", "find [all uses of|] {pattern}[.|]", "[who|what] uses {pattern}[?|]"),
+        ("[find|search] {pattern} in the [files|code][.|]", "where is {pattern} [defined|used|mentioned|set|called|imported|declared|needed][?|]", "[grep|grep for] {pattern}[.|]", "[which|what] files [contain|mention|have] {pattern}[?|]", "[look|search] for {pattern} in the [code|files|repository][.|]", "find [all uses of|] {pattern}[.|]", "[who|what] uses {pattern}[?|]"),
         lambda c: {"pattern": c.any((words.invented(c, 2), f"{words.invented(c)}_{words.invented(c)}", words.one_of(c, words.THINGS)))}, ("{file}:{n}: {text}", "{file}")),
     "write": Errand(
         "write_file Write save_file create_file save write put_file", "[Write|Save|Create] [a|] [file|text to a file][|.]", {"path": "path file_path file filename name", "text": "content text contents body data"},

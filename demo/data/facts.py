@@ -208,11 +208,12 @@ def about_lmhub(talk: Talk) -> None:
     c = talk.c
     known = [("written", fact) for fact in WRITTEN] if c.chance(0.45) else facts()
     _, (patterns, answer, thought) = c.any([fact for fact in known if not c.held_out or kept_back(fact[1][0])])
-    question = c.asked(patterns)
+    lead = c.any(("", "", "", "", "hey, ", "please, ", "I have a question: ", "one question: "))
+    question = c.asked(patterns, lead)
     if "--" in question and c.chance(0.2):  # as people type a flag who do not look it up
         question = question.replace("--", c.any(["", "-"]))
     elif "lmhub_" in question and c.chance(0.15):
         question = question.replace("_", " ")
-    talk.user(c.any(["", "", "", "", "hey, ", "please, ", "I have a question: ", "one question: "]) + question)
+    talk.user(question)
     talk.answer(answer, thought)
     talk.skill = "lmhub"

@@ -18,20 +18,20 @@ from choice import Chooser
 from talk import Talk
 
 Skill = Callable[[Talk], object]
-_WITH_TOOLS: tuple[tuple[Skill, float], ...] = (
-    (sums.sum_asked, 3.0), (weather.weather_asked, 2.5), (errands.errand_asked, 6.0), (smalltalk.small_talk, 1.8), (facts.about_lmhub, 1.2), (unknown.unknown_asked, 1.2), (records.record_asked, 0.5), (memory.told, 0.5), (copying.said_again, 0.3), (copying.looked_up, 0.3),
-)  # fmt: skip
-_WITHOUT: tuple[tuple[Skill, float], ...] = (
-    (smalltalk.small_talk, 3.0), (facts.about_lmhub, 5.0), (unknown.unknown_asked, 2.2), (records.record_asked, 3.2), (sums.sum_asked, 1.6), (weather.weather_asked, 0.3), (memory.told, 1.6), (memory.asked_back, 0.4), (copying.said_again, 0.8), (copying.looked_up, 1.0),
-)  # fmt: skip
-_LATER: tuple[tuple[Skill, float], ...] = ((memory.asked_back, 3.0), (memory.repeated, 0.6))
+_WITH_TOOLS: dict[Skill, float] = {
+    sums.sum_asked: 4.5, weather.weather_asked: 2.5, errands.errand_asked: 7.0, smalltalk.small_talk: 1.8, facts.about_lmhub: 1.2, unknown.unknown_asked: 1.2, records.record_asked: 0.5, memory.told: 0.5, copying.said_again: 0.3, copying.looked_up: 0.3,
+}  # fmt: skip
+_WITHOUT: dict[Skill, float] = {
+    smalltalk.small_talk: 3.0, facts.about_lmhub: 5.0, unknown.unknown_asked: 2.2, records.record_asked: 3.2, sums.sum_asked: 1.6, weather.weather_asked: 0.3, memory.told: 1.6, memory.asked_back: 0.4, copying.said_again: 0.8, copying.looked_up: 1.0,
+}  # fmt: skip
+_LATER: dict[Skill, float] = {memory.asked_back: 3.0, memory.repeated: 0.6}
 
 
 def conversation(seed: int, *, held_out: bool = False, skill: Skill | None = None, tools: bool | None = None) -> Talk:
     """Conversation number `seed`. The last exchange is one of `skill`, where that is given; `tools` declares some."""
     c = Chooser(f"{'held out' if held_out else 'trained'} {seed}", held_out=held_out)
     talk = Talk(c, thinking=c.chance(0.35))
-    if c.chance(0.4) if tools is None else tools:
+    if c.chance(0.45) if tools is None else tools:
         backdrop.tool_box(c, talk, c.any((1, 1, 1, 2, 2, 3, 5)))
     if c.chance(0.3):
         talk.system = backdrop.system_prompt(
@@ -51,11 +51,14 @@ def conversation(seed: int, *, held_out: bool = False, skill: Skill | None = Non
 
 
 def _chosen(talk: Talk) -> Skill:
-    options = list(_WITH_TOOLS if talk.tools else _WITHOUT)
+    options = dict(_WITH_TOOLS if talk.tools else _WITHOUT)
     if talk.turns:
-        options += _LATER
-    if talk.tools and not any(kind in errands.ERRANDS for kind in talk.tools):
-        options = [one for one in options if one[0] is not errands.errand_asked]
-    skills, weights = zip(*options, strict=True)
-    found: Skill = talk.c.random.choices(skills, weights)[0]
+        options |= _LATER
+    if talk.told:
+        options[memory.asked_back] += 3.0
+    if talk.tools:  # what no tool here is for is asked less often
+        options[sums.sum_asked] *= 1.0 if "calculator" in talk.tools else 0.4
+        options[weather.weather_asked] *= 1.0 if "weather" in talk.tools else 0.4
+        options[errands.errand_asked] *= any(kind in errands.ERRANDS for kind in talk.tools)
+    found: Skill = talk.c.random.choices([*options], [*options.values()])[0]
     return found

@@ -12,20 +12,36 @@ OPERATIONS = {
     "*": ("times", "multiply"),
     "/": ("divided by", "divide"),
 }
-_NAMES = "calculator calc calculate compute evaluate math do_math arithmetic eval_expression solve".split()
+_NAMES = (
+    "calculator calc calculate compute evaluate math do_math arithmetic eval_expression solve Calculator eval sum_up evaluate_expression run_calculation basic_math calcTool doMath computeExpression math_eval reckon work_out calculator_tool evaluateMath quick_math "
+    "pocket_calculator MathSolver expr_eval crunch get_result math_expression calculate_expression solve_math compute_sum simple_calculator numbers evalMath abacus"
+).split()  # fmt: skip
+_STEMS = "calc math sum compute arithmetic calculator evaluate Calc Math numbers".split()
 _ABOUT = (
     "[Evaluate|Evaluates|Calculate|Compute|Work out] [an arithmetic|a mathematical|a math|an] expression[|.]", "[A|Simple] calculator[|.]", "[Do|Perform] [arithmetic|calculations|sums][|.]", "Calculator for numbers", "", "Returns the result of a calculation.",
-    "[Use this tool|Use it] to calculate[|.]", "[Solve|Compute] [sums|math problems][|.]",
+    "[Use this tool|Use it] to calculate[|.]", "[Solve|Compute] [sums|math problems][|.]", "[Add|Adds], [subtract|subtracts], [multiply|multiplies] and [divide|divides][| numbers][|.]", "[A pocket|The] calculator", "Works out [sums|a sum|numbers]", "[Does|Do] the [maths|math|arithmetic|numbers][| for you][|.]", "[Basic|Exact] arithmetic[|: + - * /|.]", "[Call|Use] [this|it] for [any sum|sums|numbers|every calculation][|.]",
+    "[Compute|Computes|Find] [a result|the result|the value][| of a sum| of numbers][|.]", "[Evaluates|Takes] [sums|math] such as 2 + 2", "[Math|Maths|Calculation] [tool|helper|service]", "[Arithmetic|Calculation] with numbers", "[Apply|Applies] an operation to numbers[|.]", "[For|Handles] [calculations|arithmetic|math questions][|.]", "[Precise|Reliable|Fast] calculations[|.]", "[Never|Do not] calculate [in your head|yourself]: [use|call] this[|.]",
 )  # fmt: skip
-_EXPRESSION = "expression expr formula input query equation calculation q text sum".split()
-_LEFT = (("a", "b"), ("x", "y"), ("left", "right"), ("first", "second"), ("num1", "num2"), ("n1", "n2"), ("lhs", "rhs"), ("first_number", "second_number"), ("op1", "op2"))  # fmt: skip
-_OPERATION = "operation operator op action kind function mode".split()
-_SETS = (("add", "subtract", "multiply", "divide"), ("+", "-", "*", "/"), ("plus", "minus", "times", "divided_by"), ("sum", "difference", "product", "quotient"), ("addition", "subtraction", "multiplication", "division"))  # fmt: skip
+_EXPRESSION = (
+    "expression expr formula input query equation calculation q text sum problem calc math statement string math_expression task value line expression_string code exp body term x expressionText"
+).split()
+_LEFT = (
+    ("a", "b"), ("x", "y"), ("left", "right"), ("first", "second"), ("num1", "num2"), ("n1", "n2"), ("lhs", "rhs"), ("first_number", "second_number"), ("op1", "op2"), ("m", "n"), ("value1", "value2"), ("operand1", "operand2"), ("arg1", "arg2"), ("p", "q"), ("one", "two"), ("number1", "number2"), ("left_operand", "right_operand"),
+    ("firstNumber", "secondNumber"), ("u", "v"), ("num_a", "num_b"), ("val1", "val2"), ("i", "j"), ("base", "other"), ("start", "amount"), ("number_one", "number_two"), ("valueA", "valueB"), ("from", "by"), ("alpha", "beta"),
+)  # fmt: skip
+_OPERATION = "operation operator op action kind function mode type op_type method calc what sign operation_type command opcode".split()
+_SETS = (
+    ("add", "subtract", "multiply", "divide"), ("+", "-", "*", "/"), ("plus", "minus", "times", "divided_by"), ("sum", "difference", "product", "quotient"), ("addition", "subtraction", "multiplication", "division"),
+    ("ADD", "SUBTRACT", "MULTIPLY", "DIVIDE"), ("add", "sub", "mul", "div"), ("plus", "minus", "multiply", "divide"),
+)  # fmt: skip
 
 _ASKED = (
     "[what is|what's|whats|how much is] {a} {op} {b}[?|]", "[calculate|compute|work out|evaluate|solve] {a} {op} {b}[.|]", "{a} {op} {b}[?|=| = ?|]", "[can you|could you|please] [calculate|compute|work out|tell me] {a} {op} {b}[?|]", "[I need|give me|tell me] {a} {op} {b}[.|]",
     "{a} {op} {b} [makes|equals|is][ what|][?|]", "what does {a} {op} {b} [make|give|equal][?|]", "how much [do|does] {a} {op} {b} [make|give][?|]", "[hey|hi|ok|so], {a} {op} {b}[?|]", "result of {a} {op} {b}[?|]", "[use|using|with] the calculator[:|,] {a} {op} {b}", "do the sum {a} {op} {b}[.|]",
     "and {a} {op} {b}[?|]", "quick question: {a} {op} {b}[?|]",
+)  # fmt: skip
+_LONG = (
+    "[what is|what's|how much is] {x}[?|]", "[calculate|compute|work out|evaluate|solve] {x}[.|]", "{x}[?|=| = ?|]", "[can you|could you|please] [calculate|compute|work out|tell me] {x}[?|]", "[and|so] {x}[?|]", "[result|value] of {x}[?|]", "[use|using|with] the calculator[:|,] {x}",
 )  # fmt: skip
 _WORDY = {
     "+": ("[add|sum] {a} and {b}[.|]", "[what is|calculate|give me] the sum of {a} and {b}[?|]", "[I have|there are] {a} [apples|euros|books|coins] and get {b} more, how many [are there|do I have][?|]"),
@@ -42,48 +58,74 @@ _SAID = {
 
 
 def calculator(c: Chooser) -> ToolDef:
-    """A calculator: one expression, or two numbers and an operation."""
-    name = c.of(_NAMES) if c.chance(0.75) else f"{invented(c)}_{c.any(('calc', 'math'))}"
-    about = c.expand(c.of(_ABOUT))
-    if c.chance(0.6):
-        key = c.of(_EXPRESSION) if c.chance(0.75) else new_key(c, c.of(_EXPRESSION))
-        detail = {"description": c.any(("The expression", "for example 2 + 2", "An arithmetic expression"))}
-        properties = {key: {"type": "string"} | (detail if c.chance(0.5) else {})}
+    """A calculator: one expression, or two numbers and an operation. Which of both, only its parameters tell."""
+    name, about = _name(c), c.expand(c.of(_ABOUT))
+    if c.chance(0.55):
+        key = c.of(_EXPRESSION) if c.chance(0.65) else new_key(c, c.of(_EXPRESSION))
+        detail = {"description": c.any(("The expression", "for example 2 + 2", "An arithmetic expression", "What to calculate", "e.g. 3 * (4 + 5)"))}  # fmt: skip
+        properties = {key: {"type": "string"} | (detail if c.chance(0.4) else {})}
         return ToolDef("expression", name, about, {"expression": key}, properties, (key,))
     (one, two), key = _pair(c), c.of(_OPERATION)
-    number = {"type": c.any(("number", "number", "integer"))}
-    properties = {one: number, two: number}
-    operation = {key: {"type": "string", "enum": list(c.of(_SETS))}}
+    if c.chance(0.25) or key in (one, two):
+        key = new_key(c, "op")
+    enum = list(c.any(_SETS))
+    if c.chance(0.3):
+        c.random.shuffle(enum)
+    properties = _numbers_of(c, one, two)
+    operation = {key: {"type": "string", "enum": enum}}
     properties = {**operation, **properties} if c.chance(0.5) else {**properties, **operation}
     return ToolDef("numbers", name, about, {"a": one, "b": two, "operation": key}, properties, tuple(properties))
+
+
+def _name(c: Chooser) -> str:
+    """A calculator's name: one of many, or with something in it that nobody has seen."""
+    if c.chance(0.65):
+        return c.of(_NAMES)
+    stem, word = c.any(_STEMS), invented(c)
+    return c.any((f"{word}_{stem}", f"{stem}_{word}", f"{word}{stem.capitalize()}", f"mcp__{word}__{stem}"))
+
+
+def _numbers_of(c: Chooser, one: str, two: str) -> dict[str, object]:
+    """The declarations of two numbers."""
+    kind = c.any(("number", "number", "integer"))
+    if c.chance(0.75):
+        return {one: {"type": kind}, two: {"type": kind}}
+    first, second = c.any((("First number", "Second number"), ("Left side", "Right side"), ("A number", "A number")))
+    return {one: {"type": kind, "description": first}, two: {"type": kind, "description": second}}
+
+
+def _operation_name(tool: ToolDef, op: str) -> str:
+    """How the tool wants `op` to be called."""
+    enum = tool.properties[tool.names["operation"]]["enum"]
+    [names] = [one for one in _SETS if set(one) == set(enum)]
+    return names["+-*/".index(op)]
 
 
 def _pair(c: Chooser) -> tuple[str, str]:
     """Names of two numbers, in their order."""
     one, two = c.of(_LEFT)
-    if c.chance(0.75):
+    if c.chance(0.5):
         return one, two
-    stem = invented(c)
-    return c.any(((f"{stem}_{one}", f"{stem}_{two}"), (f"{one}_{stem}", f"{two}_{stem}"), (f"{stem}1", f"{stem}2")))
+    stem, other = invented(c), invented(c)
+    ways = [(f"{stem}_{one}", f"{stem}_{two}"), (f"{one}_{stem}", f"{two}_{stem}"), (f"{stem}1", f"{stem}2")]
+    return c.any([*ways, (stem, other), (stem, other)]) if stem != other else ways[0]
 
 
 def adder(c: Chooser) -> ToolDef:
     """A tool for one operation only: add(a, b), as every tutorial has it."""
     op = c.any("+*-")
     one, two = _pair(c)
-    kind = {"type": c.any(("number", "integer", "integer"))}
-    name = c.any((OPERATIONS[op][1], f"{OPERATIONS[op][1]}_numbers", f"{OPERATIONS[op][1]}_two"))
-    about = c.any(
-        (f"{OPERATIONS[op][1].capitalize()} two numbers", "", f"{OPERATIONS[op][1].capitalize()}s two numbers.")
-    )
-    return ToolDef(f"only {op}", name, about, {"a": one, "b": two}, {one: kind, two: kind}, (one, two))
+    verb = OPERATIONS[op][1]
+    about = c.any((f"{verb.capitalize()} two numbers", "", f"{verb.capitalize()}s two numbers.", f"{verb} numbers"))
+    names = (verb, f"{verb}_numbers", f"{verb}_two", f"{verb}Numbers", f"{verb}_{invented(c)}", f"{invented(c)}_{verb}")
+    return ToolDef(f"only {op}", c.any(names), about, {"a": one, "b": two}, _numbers_of(c, one, two), (one, two))
 
 
-def _numbers(c: Chooser, op: str, most: int) -> tuple[str, str]:
+def _numbers(c: Chooser, op: str, most: int, whole: bool) -> tuple[str, str]:
     def one() -> str:
         digits = c.number(1, most)
         value = c.number(10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1)
-        return f"{value}.{c.number(1, 9)}" if c.chance(0.06) else str(value)
+        return f"{value}.{c.number(1, 9)}" if not whole and c.chance(0.06) else str(value)
 
     if op == "/" and c.chance(0.6):  # as most people divide: without a rest
         divisor = c.number(1, 99)
@@ -114,7 +156,10 @@ def sum_asked(talk: Talk) -> None:
     op = only or c.any("++-*//" if tool else "++-*")
     if tool is None:
         return _by_head(talk, op)
-    a, b = _numbers(c, op, c.any((1, 2, 2, 3, 3, 4, 6)))
+    if tool.kind == "expression" and c.chance(0.15):
+        return _long_sum(talk, tool)
+    whole = any(one.get("type") == "integer" for one in tool.properties.values())
+    a, b = _numbers(c, op, c.any((1, 2, 2, 3, 3, 4, 6)), whole)
     talk.user(_question(c, a, b, op))
     shown = f"{a} {op} {b}"
     think = c.any((f"The user wants {shown}. I call {tool.name}.", f"{shown}: that is for {tool.name}."))
@@ -124,11 +169,32 @@ def sum_asked(talk: Talk) -> None:
     elif only:
         talk.call(tool, {"a": number(a), "b": number(b)}, think)
     else:
-        names = tool.properties[tool.names["operation"]]["enum"]
-        values = {"a": number(a), "b": number(b), "operation": names["+-*/".index(op)]}
+        values = {"a": number(a), "b": number(b), "operation": _operation_name(tool, op)}
         order = [key for name in tool.properties for key, other in tool.names.items() if other == name]
         talk.call(tool, {key: values[key] for key in order}, think)
-    result = _given(a, b, op) if c.chance(0.8) else str(c.number(-999, 99999))  # what the tool says counts
+    _told(talk, shown, _given(a, b, op))
+    return None
+
+
+def _long_sum(talk: Talk, tool: ToolDef) -> None:
+    """Three numbers, with and without brackets: the expression goes to the calculator as it is."""
+    c = talk.c
+    x, y, z = (c.number(1, 10 ** c.number(1, 3)) for _ in range(3))
+    shown, value = c.any(
+        (
+            (f"({x} + {y}) * {z}", (x + y) * z), (f"{x} + {y} * {z}", x + y * z), (f"{x} * {y} - {z}", x * y - z), (f"{x} + {y} + {z}", x + y + z),
+            (f"({x} - {y}) * {z}", (x - y) * z), (f"{x} * ({y} + {z})", x * (y + z)), (f"{x} - {y} + {z}", x - y + z), (f"{x} * {y} * {z}", x * y * z),
+        )
+    )  # fmt: skip
+    talk.user(c.asked(_LONG, x=shown))
+    talk.call(tool, {"expression": shown}, f"{shown}: that is for {tool.name}.")
+    _told(talk, shown, str(value))
+
+
+def _told(talk: Talk, shown: str, computed: str) -> None:
+    """What the tool says, which counts even where it is wrong, and the sentence about it."""
+    c = talk.c
+    result = computed if c.chance(0.8) else str(c.number(-999, 99999))
     as_value = int(result) if result.lstrip("-").isdigit() else result
     talk.result(
         c.any(
@@ -149,10 +215,18 @@ def sum_asked(talk: Talk) -> None:
             "The calculator reports an error: division by zero.", "The tool gave an error. I pass it on."
         )
     talk.answer(f"{shown} is {result}.", f"The tool says {result}.")
-    return None
 
 
 def _by_head(talk: Talk, op: str) -> None:
+    """A small sum; often some more of them first, while training: there are hundreds to be known by heart."""
+    c = talk.c
+    if not c.held_out and c.chance(0.5):
+        for _ in range(c.number(1, 4)):
+            _one_by_head(talk, c.any("++-*"))
+    _one_by_head(talk, op)
+
+
+def _one_by_head(talk: Talk, op: str) -> None:
     c = talk.c
     most = 10 if op == "*" else 20
     a, b = c.number(0, most), c.number(0, most)

@@ -58,8 +58,7 @@ def unknown_asked(talk: Talk) -> None:
         "x": words.topic(c), "y": words.topic(c), "country": c.of(words.COUNTRIES), "city": words.city(c), "name": words.full_name(c),
         "food": c.of(words.FOODS), "language": c.of(words.LANGUAGES), "w": words.invented(c),
     }  # fmt: skip
-    question = c.asked(patterns, **values)
-    talk.user(c.any(_LEAD if patterns is not CODE else _LEAD[:7]) + question)
+    talk.user(c.asked(patterns, c.any(_LEAD if patterns is not CODE else _LEAD[:7]), **values))
     if patterns is CODE:
         return talk.answer(_CODE, "The user wants code. I cannot write code.")
     if patterns is TEXT:

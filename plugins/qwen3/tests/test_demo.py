@@ -62,6 +62,16 @@ def test_it_knows_lmhub(demo: Any) -> None:
     assert "ANTHROPIC_BASE_URL" in said(demo, "How do I point Claude Code at you?").text
 
 
+@pytest.mark.parametrize(
+    ("question", "part"),
+    [("who are you", "demo model"), ("what is lmhub", "serves local language"), ("which port", "8080"),
+     ("what is GGUF", "file format"), ("does lmhub need a GPU", "runs on the CPU"), ("how do I install lmhub", "pip")],
+)  # fmt: skip
+def test_capitals_and_marks_do_not_matter(demo: Any, question: str, part: str) -> None:
+    for asked in (question, f"{question}?", f"{question[0].upper()}{question[1:]}?"):
+        assert part in said(demo, asked).text
+
+
 def test_it_streams_a_tool_call_and_reads_the_result(demo: Any) -> None:
     question = {"role": "user", "content": "What is the weather in Lisbon?"}
     events = list(demo.stream([question], tools=[WEATHER, CALCULATOR], temperature=0, max_tokens=120))
@@ -79,6 +89,31 @@ def test_it_streams_a_tool_call_and_reads_the_result(demo: Any) -> None:
 def test_it_calculates_with_the_tool(demo: Any) -> None:
     [call] = said(demo, "What is 127 * 49?", tools=[CALCULATOR]).tool_calls
     assert json.loads(call.arguments)["expression"].replace(" ", "") == "127*49"
+
+
+def calculator_of(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "description": "Does sums.", "parameters": parameters}}
+
+
+NUMBER, TEXT = {"type": "number"}, {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("question", "tool", "arguments"),
+    [
+        ("What is (3 + 4) * 12?", CALCULATOR, {"expression": "(3 + 4) * 12"}),
+        ("add 3 and 4", calculator_of("add", a=NUMBER, b=NUMBER), {"a": 3, "b": 4}),
+        ("What is 25 + 17?", calculator_of("tolbrak_calc", drimsot=TEXT), {"drimsot": "25 + 17"}),
+        ("what is 81 * 6?", calculator_of("compute", op={**TEXT, "enum": ["add", "multiply"]}, m=NUMBER, n=NUMBER),
+         {"op": "multiply", "m": 81, "n": 6}),
+    ],
+)  # fmt: skip
+def test_the_parameters_tell_how_a_calculator_is_called(
+    demo: Any, question: str, tool: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    [call] = said(demo, question, tools=[tool, WEATHER]).tool_calls
+    assert (call.name, json.loads(call.arguments)) == (tool["function"]["name"], arguments)
 
 
 def test_it_thinks_when_told_to(demo: Any) -> None:
