@@ -7,7 +7,7 @@
  */
 #include <math.h>
 
-#include "lmk.h"
+#include "lmk_ffn.h"
 #include "inkling.h"
 
 #define BIASED_ROWS 64             /* whose biases, (H, extent) floats each, exist at the same time */
@@ -226,16 +226,8 @@ static int experts(const inkling_model *m, const inkling_layer *l, const step *s
 /* y (n, d) = scale * W_down(silu(W_gate h) * W_up h) */
 static int dense(const inkling_model *m, const inkling_layer *l, const step *s, float *y, const float *h)
 {
-    lmk_ctx *c = s->c;
-    const int64_t n = s->n, ff = l->ffn_down.cols;
-    float *gate = lmk_floats(c, n * ff), *up = lmk_floats(c, n * ff);
-    if (!gate || !up) return lmk_no_memory(n);
-    float *const both[] = { gate, up };
-    const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
-    if (lmk->linear_many(c, both, w, 2, h, n)) return -1;
-    lmk->silu_mul(c, gate, gate, up, n, ff, ff);
-    if (lmk->linear(c, y, &l->ffn_down, gate, n)) return -1;
-    for (int64_t i = 0; i < n * m->n_embd; i++) y[i] *= l->ffn_scale;
+    if (lmk_swiglu(s->c, y, &l->ffn_gate, &l->ffn_up, &l->ffn_down, h, s->n)) return -1;
+    for (int64_t i = 0; i < s->n * m->n_embd; i++) y[i] *= l->ffn_scale;
     return 0;
 }
 
