@@ -198,16 +198,8 @@ ALWAYS __m512 joined(const int32_t *high, const int32_t *low)
     if (j < n && r->last && j < r->n)                                                           \
         _mm512_mask_storeu_ps(r->y[j] + r->i0, r->mask, r->low ? _mm512_add_ps(acc##j, _mm512_load_ps(r->low + j * LMK_GROUP)) : acc##j);
 
-/* A store of y that misses the cache would hold up those of the tiles behind it, so its line is fetched; few for each step,
- * because all at once would leave the tiles' loads no way to the second-level cache. */
-ALWAYS void fetch_outputs(const run *r, int64_t begin, int64_t end)
-{
-    for (int64_t j = begin; r->last && j < end && j < r->n; j++) __asm__ volatile("prefetchw (%0)" ::"r"(r->y[j] + r->i0));
-}
-
 /* While the tiles multiply block b, the products of b - 2 are on their way to memory and those of b - 3 are scaled. */
 #define BLOCK_STEP(b, now, before, last)                                                \
-    fetch_outputs(r, b, (b) + 1);                                                       \
     if ((b) < r->n_steps) {                                                             \
         TILE_LOAD(6, x[(b) / 2].q[0] + (b) % 2 * LMK_BLOCK);                            \
         TILE_LOAD(7, r->w + (b) * (LMK_BLOCK * LMK_GROUP));                             \
@@ -245,7 +237,6 @@ ALWAYS void run_blocks(const run *r, const strip_pair *x, const int n)
 
 /* While the tiles multiply quad s, the products of s - 1 are scaled. */
 #define QUAD_STEP(s, high, low, high_before, low_before)                                \
-    fetch_outputs(r, 4 * (s), 4 * (s) + 4);                                             \
     if ((s) < r->n_steps) {                                                             \
         TILE_ZERO(high);                                                                \
         TILE_ZERO(low);                                                                 \
