@@ -10,6 +10,7 @@ before C sees it.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -50,7 +51,39 @@ class Layers(NamedTuple):
     v_dim: int
 
 
-class KVState(State):
+class Rewindable(State):
+    """A state of rows alone, which can be cut back to any position; equal layouts say that rows can be exchanged."""
+
+    layout: str
+    capacity: int
+
+    @abstractmethod
+    def _take(self, other: Any, n_tokens: int) -> None:
+        """Copy the first rows of `other`, which has the same layout and that many."""
+
+    def truncate(self, n_tokens: int) -> bool:
+        self.n_tokens = min(self.n_tokens, n_tokens)
+        return True
+
+    def copy_prefix(self, other: State, n_tokens: int) -> bool:
+        if other is self:
+            return n_tokens <= self.n_tokens and self.truncate(n_tokens)
+        self.n_tokens = 0
+        if not isinstance(other, Rewindable) or other.layout != self.layout:
+            return False
+        if not 0 <= n_tokens <= min(other.n_tokens, self.capacity):
+            return False
+        self._take(other, n_tokens)
+        self.n_tokens = n_tokens
+        return True
+
+    def _must_hold(self, start: int, stop: int) -> None:
+        """Raises KernelError for rows that are not all there."""
+        if not 0 <= start <= stop <= self.n_tokens:
+            raise KernelError(f"Rows [{start}, {stop}) are not all in a cache of {self.n_tokens}; read fewer.")
+
+
+class KVState(Rewindable):
     """One sequence's keys and values over `n_layer` attention layers of one geometry.
 
     Memory comes in steps of 64 positions of all layers, and where the system has them in huge pages of 2 MiB, so that a
@@ -113,21 +146,8 @@ class KVState(State):
     def nbytes(self) -> int:
         return self._nbytes
 
-    def truncate(self, n_tokens: int) -> bool:
-        self.n_tokens = min(self.n_tokens, n_tokens)
-        return True
-
-    def copy_prefix(self, other: State, n_tokens: int) -> bool:
-        if other is self:
-            return n_tokens <= self.n_tokens and self.truncate(n_tokens)
-        self.n_tokens = 0
-        if not isinstance(other, KVState) or other.layout != self.layout:
-            return False
-        if not 0 <= n_tokens <= min(other.n_tokens, self.capacity):
-            return False
+    def _take(self, other: KVState, n_tokens: int) -> None:
         lib.lmk_kv_copy(self.c, other.c, n_tokens)
-        self.n_tokens = n_tokens
-        return True
 
     def trim(self) -> None:
         lib.lmk_kv_trim(self.c, self.n_tokens)
@@ -137,8 +157,7 @@ class KVState(State):
 
         A vector of an f16 cache is its exponent, then the high bytes of its integers, then the low ones.
         """
-        if not 0 <= start <= stop <= self.n_tokens:
-            raise KernelError(f"Rows [{start}, {stop}) are not all in a cache of {self.n_tokens}; read fewer.")
+        self._must_hold(start, stop)
         rows = np.empty((stop - start) * self.row_nbytes, np.uint8)
         lib.lmk_kv_read(self.c, start, stop - start, ffi.from_buffer(rows))
         return rows

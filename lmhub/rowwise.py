@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from lmhub.errors import KernelError
 from lmhub.forward import checked
-from lmhub.kv import Layers, rows_in
+from lmhub.kv import Layers, Rewindable, rows_in
 from lmhub.model import CausalLM, Chunk, State
 from lmhub.native import check, lib
 
 F32 = NDArray[np.float32]
 
 
-class RowState(State):
+class RowState(Rewindable):
     """One sequence's keys `k` and values `v`, float32 `(n_layer, capacity, n_kv, dim)`."""
 
     def __init__(self, layers: Layers, capacity: int):
@@ -39,26 +39,12 @@ class RowState(State):
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
-    def truncate(self, n_tokens: int) -> bool:
-        self.n_tokens = min(self.n_tokens, n_tokens)
-        return True
-
-    def copy_prefix(self, other: State, n_tokens: int) -> bool:
-        if other is self:
-            return n_tokens <= self.n_tokens and self.truncate(n_tokens)
-        self.n_tokens = 0
-        if not isinstance(other, RowState) or other.layers != self.layers:
-            return False
-        if not 0 <= n_tokens <= min(other.n_tokens, self.capacity):
-            return False
+    def _take(self, other: RowState, n_tokens: int) -> None:
         self.k[:, :n_tokens], self.v[:, :n_tokens] = other.k[:, :n_tokens], other.v[:, :n_tokens]
-        self.n_tokens = n_tokens
-        return True
 
     def read_rows(self, start: int, stop: int) -> NDArray[np.uint8]:
         """`State.read_rows`; within a layer's keys and within its values, the order is (position, kv head)."""
-        if not 0 <= start <= stop <= self.n_tokens:
-            raise KernelError(f"Rows [{start}, {stop}) are not all in a cache of {self.n_tokens}; read fewer.")
+        self._must_hold(start, stop)
         both = (half[il, start:stop].reshape(-1) for il in range(self.layers.n_layer) for half in (self.k, self.v))
         return np.concatenate(list(both)).view(np.uint8)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,17 +139,8 @@ class Agent:
     def _chat(self) -> ChatRequest:
         return ChatRequest(tuple(self.messages), tools=self._tools, reasoning=self._reasoning, sampling={"seed": 1})
 
-    def _sample(
-        self,
-        row: NDArray[np.float32],
-        params: SamplingParams,
-        index: int,
-        penalty_ids: NDArray[np.int32],
-        penalty_counts: NDArray[np.int32],
-        bias_ids: NDArray[np.int32],
-        bias: NDArray[np.float32],
-        mask: NDArray[np.uint32] | None,
-    ) -> int:
+    def _sample(self, row: NDArray[np.float32], params: SamplingParams, index: int, *_: Any, **__: Any) -> int:
+        """`lmhub.engine.steppers.Sample`: what the script says, whatever is likely."""
         if not index:
             self._logits = row.tobytes()
         return self._script[index]
