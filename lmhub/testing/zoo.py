@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import lmhub
 from lmhub.testing import drive
 from lmhub.testing.cases import Cases, Named
 from lmhub.testing.golden import Golden
@@ -53,6 +54,11 @@ class FamilyZoo(Cases):
 
     def test_greedy_continuations(self, zoo: Path, folder: str) -> None:
         Golden(zoo / folder / "golden.npz").check_greedy(self.load(zoo, folder, "f32"))
+
+    def test_files_are_served(self, zoo: Path, folder: str) -> None:
+        """Found by their architecture, with their own tokenizer: what the tests above go around."""
+        with lmhub.open(str(zoo / folder / "model-f32.gguf"), ctx=64) as model:
+            assert model.complete("One, two,", max_tokens=3, temperature=0).usage.completion_tokens > 0
 
     def test_other_forms_of_the_same_weights(self, zoo: Path, copy: tuple[str, str]) -> None:
         Golden(zoo / copy[0] / "golden.npz").check_exact(self.load(zoo, *copy))
