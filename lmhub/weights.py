@@ -27,6 +27,8 @@ log = logging.getLogger("lmhub.weights")
 
 SLICE_BYTES = 1 << 23
 """How much of a tensor is packed before its pages are given back: peak memory is the packed weights plus this."""
+RUN_BYTES = 1 << 25
+"""How much is packed in one call: at the end of each, the loader waits for whatever else runs in Python."""
 AHEAD_BYTES = 1 << 26
 """How much of the file is asked for ahead of the tensor in work: page by page, a disk would never be busy."""
 _ONE_EXPERT = re.compile(r"\.ffn_(gate|up|down)\.\d+\.")  # in files from before stacked experts
@@ -74,13 +76,14 @@ class Weights:
         # One region for all: huge pages need 2 MiB in a row, and most tensors are about that size.
         self._pool = pages(sum(packed_bytes(tensor, borrow) for tensor in file.tensors.values()), huge=True)
         self._pool_used = 0
+        self._waiting: list[tuple[Tensor, Matrix]] = []  # to be packed
 
     def has(self, name: str) -> bool:
         """Whether the file has that tensor."""
         return name in self._file.tensors
 
     def matrix(self, name: str, rows: int, cols: int, n_expert: int = 1) -> Matrix:
-        """The weight `(rows, cols)`, or `(n_expert, rows, cols)` for more than one expert, ready for the kernels.
+        """The weight `(rows, cols)`, or `(n_expert, rows, cols)` for more than one expert: for kernels, after `finish`.
 
         Asking twice gives the same object, so a tied head costs nothing. Raises ModelFileError when the tensor is
         missing or has another shape.
@@ -187,10 +190,12 @@ class Weights:
             setattr(struct, field, ffi.cast(declared, address))
 
     def finish(self, skip: Iterable[str] = ()) -> tuple[str, ...]:
-        """Loading is over. Logs and returns the names of tensors that nobody asked for and no `skip` pattern covers.
+        """Loading is over: what has been taken is packed. Logs and returns the names of tensors that nobody asked for
+        and no `skip` pattern covers.
 
         Raises UnsupportedModel for an unused `*.scale` tensor: the weight beside it would be wrong without it.
         """
+        self.pack()
         patterns = tuple(skip)
         used = self._matrices.keys() | self._tables.keys() | self._arrays.keys()
         unused = [name for name in self._file.tensors if name not in used]
@@ -231,20 +236,30 @@ class Weights:
 
     def _load(self, tensor: Tensor, rows: int, cols: int, n_expert: int) -> Matrix:
         mapped, nbytes = self._mapped(tensor, rows, cols, n_expert), packed_bytes(tensor, self._borrow)
-        if not is_borrowed(tensor, self._borrow):
-            self._ask_ahead(tensor)
         if not nbytes:
+            if not is_borrowed(tensor, self._borrow):
+                self._ask_ahead(tensor)
             self._report(tensor.nbytes)
             return mapped
-        c = mapped.c
-        target = ffi.from_buffer(self._pool) + self._pool_used
+        mapped.c.packed = ffi.from_buffer(self._pool) + self._pool_used
         self._pool_used += nbytes
-        for part, source, offset in _slices(c, tensor.nbytes, nbytes):
-            check(lib.lmk_pack(part, target + offset))
-            tensor.release()
-            self._report(source)
-        c.packed = target
-        return Matrix(c, (*mapped.refs, self._pool))
+        self._waiting.append((tensor, mapped))
+        return Matrix(mapped.c, (*mapped.refs, self._pool))
+
+    def pack(self) -> None:
+        """Pack what has been taken so far, in the order of the file; before, nothing may be multiplied with it."""
+        waiting, self._waiting = sorted(self._waiting, key=lambda one: self._order[one[0].name]), []
+        slices = [(tensor, one) for tensor, matrix in waiting for one in _slices(matrix.c, tensor.nbytes)]
+        at = 0
+        while at < len(slices):
+            self._ask_ahead(slices[at][0])
+            run, nbytes = [], 0
+            while at < len(slices) and nbytes < RUN_BYTES:
+                run.append(slices[at][1])
+                nbytes += run[-1]["bytes"]
+                at += 1
+            check(lib.lmk_pack_slices(ffi.new("lmk_slice[]", run), len(run)))
+            self._report(nbytes)
 
     def _ask_ahead(self, tensor: Tensor) -> None:
         """Have that tensor and the next ones in the file read while this one is worked on, each of them once."""
@@ -287,16 +302,18 @@ def packed_bytes(tensor: Tensor, borrow: Borrow = "none") -> int:
     return int(lib.lmk_packed_bytes(tensor.type.id, rows, cols, math.prod(experts)))
 
 
-def _slices(c: Any, nbytes: int, packed_bytes: int) -> Iterator[tuple[Any, int, int]]:
-    """A packable weight in pieces: an `lmk_weight *` each, its bytes in the file, its offset in the packed copy."""
+def _slices(c: Any, nbytes: int) -> Iterator[dict[str, Any]]:
+    """A weight that waits to be packed in pieces, each the fields of an `lmk_slice`."""
     group = 16
     row = nbytes // (c.n_expert * c.rows)
-    per_expert = packed_bytes // c.n_expert
+    per_expert = lib.lmk_packed_bytes(c.type, c.rows, c.cols, 1)
     packed_group = per_expert // -(-c.rows // group)
     step = max(SLICE_BYTES // (row * group), 1) * group
+    data, packed = ffi.cast("char *", c.data), ffi.cast("char *", c.packed)
     for expert in range(c.n_expert):
         for first in range(0, c.rows, step):
             n = min(step, c.rows - first)
-            part = ffi.new("lmk_weight *", {"type": c.type, "n_expert": 1, "rows": n, "cols": c.cols})
-            part.data = ffi.cast("char *", c.data) + (expert * c.rows + first) * row
-            yield part, n * row, expert * per_expert + first // group * packed_group
+            w = {"type": c.type, "n_expert": 1, "rows": n, "cols": c.cols}
+            w["data"] = data + (expert * c.rows + first) * row
+            dst = packed + expert * per_expert + first // group * packed_group
+            yield {"w": w, "dst": dst, "bytes": n * row}

@@ -89,6 +89,7 @@ def create_cli(plugins: Plugins) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point. Ends the process with 0 done, 1 a check failed, 2 a mistake of the user's, 130 interrupted."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads, which nothing here has work for
     _hold_notices()
     try:
         blocked, strict = _plugin_options(arguments)

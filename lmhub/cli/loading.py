@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 READ_AHEAD_SHARE = 4  # files of up to this part of what is available are asked for as a whole
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from lmhub.gguf import GGUFFile
     from lmhub.hub import Hub, Served
     from lmhub.settings import EngineSettings
+
+T = TypeVar("T")
 
 
 def ask_for(paths: Sequence[Path]) -> None:
@@ -47,37 +51,61 @@ def ask_for(paths: Sequence[Path]) -> None:
     Thread(target=ask, name="lmhub-read-ahead", daemon=True).start()
 
 
+def begun(call: Callable[[], T]) -> Callable[[], T]:
+    """Let `call` run on a thread from now on; the answer waits for its end, and returns or raises what it did.
+
+    The thread holds up nobody's exit, so that a server which cannot start ends at once.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # raised by whoever asks for the result
+            future.set_exception(error)
+
+    Thread(target=run, name="lmhub-loader", daemon=True).start()
+    return future.result
+
+
 def load(hub: Hub, models: Sequence[Path | GGUFFile], settings: EngineSettings) -> list[Served]:
-    """Load every model in turn, from its path or an open file. The bar counts bytes and goes to stderr.
+    """Load every model in turn, from its path or an open file. On a terminal a bar counts bytes, on stderr.
 
     Raises LmhubError, with nothing left loaded.
     """
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    from lmhub.cli.text import clean, console
-
-    out = console(err=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     served = []
     try:
-        with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+        with _bar() if sys.stderr.isatty() else nullcontext() as bar:
             for model in models:
-                path = model if isinstance(model, Path) else model.path
-                task = bar.add_task(f"Loading {clean(path.name, 60)}", total=None)
-                served.append(hub.load(model, settings, _Counter(bar, task)))
-                bar.remove_task(task)
+                served.append(hub.load(model, settings, None if bar is None else _Counter.of(bar, model)))
     except BaseException:
         hub.close()
         raise
     return served
 
 
+def _bar() -> Progress:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from lmhub.cli.text import console
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, console=console(err=True), transient=True)
+
+
 @dataclass(frozen=True, slots=True)
 class _Counter:
-    """The `progress` of one file's load, shown as one task of a bar."""
+    """The `progress` of one file's load, shown as one task of a bar, which goes when the file is loaded."""
 
     bar: Progress
     task: TaskID
 
+    @classmethod
+    def of(cls, bar: Progress, model: Path | GGUFFile) -> _Counter:
+        from lmhub.cli.text import clean
+
+        path = model if isinstance(model, Path) else model.path
+        return cls(bar, bar.add_task(f"Loading {clean(path.name, 60)}", total=None))
+
     def __call__(self, done: int, total: int) -> None:
-        self.bar.update(self.task, completed=done, total=total)
+        self.bar.update(self.task, completed=done, total=total, visible=done < total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Sequence
@@ -365,12 +366,12 @@ def serve(
 
 
 def _run(hub: Hub, models: Sequence[Path], engine: EngineSettings, server: ServerSettings) -> None:
-    """Load and serve until a signal comes."""
+    """Load and serve until a signal comes. The server is imported while the weights are packed."""
     from lmhub.cli.describe import describe
-    from lmhub.cli.loading import load
+    from lmhub.cli.loading import begun, load
     from lmhub.cli.summary import print_summary
     from lmhub.cli.text import console
-    from lmhub.server.run import serve as run_server
+    from lmhub.server.listen import bind
 
     about, files = [], [hub.open(path) for path in models]
     for file in files:  # all of them before the first is loaded: the last one's mistake should not cost minutes
@@ -378,13 +379,24 @@ def _run(hub: Hub, models: Sequence[Path], engine: EngineSettings, server: Serve
         about.append(describe(file, hub, engine))
 
     def ready(address: str) -> None:
+        gc.freeze()
+        gc.enable()
         served = [hub.acquire(model.id) for model in hub.models]
         plans = [one.plan.as_dict() for one in served if one.plan is not None]
         told = [{**facts, "memory": plan} for facts, plan in zip(about, plans, strict=True)]
         print_summary(console(), list(zip((one.model.id for one in served), told, strict=True)), address, server)
 
-    sys.setswitchinterval(SWITCH_S)
-    run_server(hub, server, lambda: load(hub, files, engine), ready)
+    with bind(server.host, server.port) as listener:
+        sys.setswitchinterval(SWITCH_S)
+        gc.disable()  # what is made before the server is ready stays: there is nothing to collect, now or later
+        try:
+            loaded = begun(lambda: load(hub, files, engine))
+            from lmhub.server.run import serve as run_server
+
+            run_server(hub, server, loaded, ready, listener)
+        finally:
+            gc.unfreeze()
+            gc.enable()
 
 
 def _show_access() -> None:

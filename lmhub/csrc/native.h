@@ -47,6 +47,20 @@ int64_t lmk_type_bytes(int32_t type);
 int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_expert);  /* 0: type is not packed */
 int lmk_pack(const lmk_weight *w, void *dst);      /* w->data -> dst (64-byte aligned, lmk_packed_bytes long) */
 
+/* `count` strings of a GGUF header that begin at buf + pos (strings.c): where they end, or -1 if that is not within size. Then
+ * the strings one behind the other in out, end - pos bytes, a zero byte behind each; -1 if one of them holds a zero byte. */
+int64_t lmk_strings_end(const void *buf, int64_t size, int64_t pos, int64_t count);
+int lmk_strings_join(const void *buf, int64_t pos, int64_t count, char *out);
+
+/* Some rows of a weight in a file's mapping: w.data has `bytes` bytes, and goes to dst. */
+typedef struct lmk_slice {
+    lmk_weight w;
+    void *dst;
+    int64_t bytes;
+} lmk_slice;
+
+int lmk_pack_slices(const lmk_slice *s, int64_t n); /* in turn; each one's pages are given back. load.c */
+
 /* Experts that stay in the file (shelf.c): the system holds those that were used last, `budget` bytes of them. A bank is what
  * lmk_weight.data of unpacked experts points to, in a mapping of fd; `layer` names those that are multiplied together. */
 typedef struct lmk_shelf lmk_shelf;

@@ -17,10 +17,10 @@ from types import FrameType
 
 import uvicorn
 
-from lmhub.errors import LmhubError
 from lmhub.hub import Hub
 from lmhub.server.app import call_shutdown, call_startup, create_app
 from lmhub.server.gate import HEAD_BYTES
+from lmhub.server.listen import bind
 from lmhub.server.state import ServerState
 from lmhub.settings import ServerSettings
 
@@ -34,22 +34,29 @@ def serve(
     settings: ServerSettings,
     load: Callable[[], object],
     on_ready: Callable[[str], object] = lambda address: None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Serve `hub` until SIGINT or SIGTERM; returns within `settings.grace_s` of it, with every engine stopped.
 
-    Where sequences are written to disk at the end, that has its own time on top (`Hub.flush_s`).
+    Where sequences are written to disk at the end, that has its own time on top (`Hub.flush_s`). `listener` is a socket
+    that `bind` has made of `settings`, for a caller who needed the port earlier; it is closed at the end.
     `load` fills the hub, on a thread of its own while the port already answers 503; then `on_ready(address)` is called
     on the event loop, `address` being a URL. Signals are handled only where this runs on the main thread. Raises
     LmhubError if the port cannot be bound, and whatever `load` raises.
     """
-    HubServer(hub, settings, load, on_ready).serve_until_stopped()
+    HubServer(hub, settings, load, on_ready, listener).serve_until_stopped()
 
 
 class HubServer(uvicorn.Server):
     """A uvicorn server that loads its models behind an open port and lets replies finish before it stops."""
 
     def __init__(
-        self, hub: Hub, settings: ServerSettings, load: Callable[[], object], on_ready: Callable[[str], object]
+        self,
+        hub: Hub,
+        settings: ServerSettings,
+        load: Callable[[], object],
+        on_ready: Callable[[str], object],
+        listener: socket.socket | None = None,
     ) -> None:
         self.hub_state = ServerState()
         super().__init__(
@@ -74,11 +81,11 @@ class HubServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._last: threading.Timer | None = None
-        self._socket: socket.socket | None = None
+        self._socket = listener
 
     def serve_until_stopped(self) -> None:
         """Bind, run, stop the engines. Raises LmhubError if the port cannot be bound, and whatever loading raised."""
-        self._socket = bind(self._settings.host, self._settings.port)
+        self._socket = self._socket or bind(self._settings.host, self._settings.port)
         with self._socket, self._signals():
             try:
                 self.run(sockets=[self._socket])
@@ -187,28 +194,6 @@ class HubServer(uvicorn.Server):
             return
         self._hub.close()
         call_shutdown(self._hub)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises LmhubError with the reason."""
-    if not 0 <= port < 1 << 16:  # some resolvers take it modulo 65536
-        raise LmhubError(f"cannot listen on port {port}: ports end at 65535; choose another --port")
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, proto)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise LmhubError(f"cannot listen on {host}:{port}: {reason}; choose another --host or --port") from None
-    return listener
 
 
 def _exit_now(status: int) -> None:

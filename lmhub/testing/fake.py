@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from lmhub.errors import GenerationError
 from lmhub.model import BlockLM, Canvas, CausalLM, Chunk, State, Want
 from lmhub.tokenize import Tokenizer, TokenType, Vocabulary
+from lmhub.tokenize.pieces import Pieces
 from lmhub.types import Denoising
 
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -64,7 +65,7 @@ class FakeTokenizer(Tokenizer):
             suppressed=frozenset(),
         )
         pieces = [bytes((byte,)) for byte in range(256)] + [b""] * len(CONTROLS) + [text.encode() for text in MARKERS]
-        super().__init__(vocabulary, _Bytes(vocabulary.ids), pieces, add_bos=False)
+        super().__init__(vocabulary, _Bytes(vocabulary.ids), Pieces.of(pieces), add_bos=False)
 
 
 class Gate:

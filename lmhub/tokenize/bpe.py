@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -67,16 +67,6 @@ class Ranked:
         return _id_of(self._model, text)
 
 
-def byte_alphabet() -> dict[int, str]:
-    """Byte to printable character, as byte-level vocabularies spell it (the rule is GPT-2's).
-
-    Printable Latin-1 stands for itself; the other 68 bytes, in order, are U+0100 onwards.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
-
-
 def _run(model: Tokenizer, text: str) -> list[int]:
     ids: list[int] = []
     for window in _windows(text):
@@ -109,13 +99,17 @@ def _build(vocabulary: Vocabulary, known: dict[str, int], merges: Sequence[str],
     """A tokenizer without special tokens. Raises ModelFileError for a merge of texts that are not in the vocabulary."""
     unique = dict.fromkeys(merges)  # the first occurrence has the rank
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in unique)]
-    longest = max((len(text.encode()) for text in known), default=0)
-    if all(len(merge.encode()) <= longest + 1 for merge in unique):  # the package panics at a longer one
+    if _longest(unique) <= _longest(known) + 1:  # the package panics at a longer one
         with suppress(Exception):
             return Tokenizer(models.BPE(known, pairs, **options))
     # Few files come here: look for the culprit, or leave out merges that would make special tokens.
     checked = [_usable_pair(vocabulary, known, merge, i) for i, merge in enumerate(unique)]
     return Tokenizer(models.BPE(known, [pair for pair in checked if pair], **options))
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """Bytes of the longest of these."""
+    return max(map(len, map(str.encode, texts)), default=0)
 
 
 def _usable_pair(vocabulary: Vocabulary, known: Mapping[str, int], merge: str, index: int) -> tuple[str, str] | None:

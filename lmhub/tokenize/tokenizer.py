@@ -7,23 +7,22 @@ text that the caller marks as markup; how the rest is cut is the business of an 
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any, Protocol
 
 from lmhub.errors import ModelFileError, RequestError, UnsupportedModel, quoted
+from lmhub.tokenize.pieces import BLANK, Pieces, blank_pieces, byte_level_pieces
 from lmhub.tokenize.pretokenize import pre_tokenizer
 from lmhub.tokenize.specials import Splitter
 from lmhub.tokenize.spm import Scored
 from lmhub.tokenize.vocabulary import SPECIAL, TokenType, Vocabulary, read_floats, read_strings, read_text
 
-_BLANK = "\u2581"
 # HTML elements that Gemma 3 has as user-defined tokens. Like runs of blanks they are shorthand for ordinary text and
 # mean nothing to a chat template, so that they are recognised everywhere, as in training.
 _SHORTHAND = re.compile(
-    rf"[ \t\r\n{_BLANK}]+|</?(table|caption|thead|tbody|tfoot|tr|th|td|h[1-6]|blockquote|strong|em|b|i|u|s|sub|sup|code"
+    rf"[ \t\r\n{BLANK}]+|</?(table|caption|thead|tbody|tfoot|tr|th|td|h[1-6]|blockquote|strong|em|b|i|u|s|sub|sup|code"
     r"|a|html|body|img|span|bbox|ul|li|div|iframe|footer)>"
 )
 _KNOWN_MODELS = ("gpt2", "llama", "gemma4")
@@ -35,20 +34,6 @@ class Encoder(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def token_id(self, text: str) -> int | None: ...
-
-
-class _Pieces:
-    """Many short texts, as one: 152,000 objects would take five times the memory."""
-
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._text = b"".join(pieces)
-        self._ends = array("Q", accumulate(map(len, pieces), initial=0))
-
-    def __getitem__(self, index: int) -> bytes:
-        """One piece. IndexError beyond the last and below the first."""
-        if index < 0:
-            raise IndexError(index)
-        return self._text[self._ends[index] : self._ends[index + 1]]
 
 
 class Tokenizer:
@@ -63,7 +48,7 @@ class Tokenizer:
         self,
         vocabulary: Vocabulary,
         encoder: Encoder,
-        pieces: Sequence[bytes],
+        pieces: Pieces,
         *,
         add_bos: bool,
         space_prefix: bool = False,
@@ -76,14 +61,14 @@ class Tokenizer:
         self.suppressed = vocabulary.suppressed
         self._texts, self._types = vocabulary.tokens, vocabulary.types
         self._encoder = encoder
-        self._pieces = _Pieces(pieces)
+        self._pieces = pieces
         self._prefix = " " if space_prefix else ""
         special = vocabulary.of_type(*SPECIAL)
         self._others = special | vocabulary.of_type(TokenType.BYTE)
         defined = {text: i for text, i in special.items() if vocabulary.types[i] == TokenType.USER_DEFINED}
         shorthand = {text: i for text, i in defined.items() if _SHORTHAND.fullmatch(text)}
         markup = {text: i for text, i in special.items() if text not in shorthand}
-        blanks = {text.replace(_BLANK, " "): i for text, i in shorthand.items()}  # files spell them either way
+        blanks = {text.replace(BLANK, " "): i for text, i in shorthand.items()}  # files spell them either way
         self.specials: tuple[str, ...] = tuple(markup)
         self._markup = Splitter(markup)
         self._shorthand = Splitter(blanks)
@@ -194,17 +179,12 @@ def load_tokenizer(metadata: Mapping[str, Any], *, normalize: bool = True) -> To
 
 
 def _load_byte_level(metadata: Mapping[str, Any], vocabulary: Vocabulary, normalize: bool) -> Tokenizer:
-    from lmhub.tokenize.bpe import ByteLevel, byte_alphabet
+    from lmhub.tokenize.bpe import ByteLevel
 
     pre = pre_tokenizer(vocabulary.pre)
     merges = read_strings(metadata, "tokenizer.ggml.merges")
     encoder = ByteLevel(vocabulary, merges, pre if normalize else replace(pre, nfc=False))
-    latin = {ord(char): byte for byte, char in byte_alphabet().items()}
-    normal = int(TokenType.NORMAL)
-    pieces = [
-        _byte_level_piece(text, latin) if kind == normal else _special_piece(text, kind)
-        for text, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
-    ]
+    pieces = byte_level_pieces(vocabulary)
     return Tokenizer(vocabulary, encoder, pieces, add_bos=_read_flag(metadata, "add_bos_token", pre.add_bos))
 
 
@@ -213,7 +193,7 @@ def _load_ranked(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> Tokeniz
 
     encoder = Ranked(vocabulary, read_strings(metadata, "tokenizer.ggml.merges"))
     # These models degenerate without BOS, and some of their files deny it.
-    return Tokenizer(vocabulary, encoder, _blank_pieces(vocabulary), add_bos=True)
+    return Tokenizer(vocabulary, encoder, blank_pieces(vocabulary), add_bos=True)
 
 
 def _load_scored(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> Tokenizer:
@@ -221,32 +201,10 @@ def _load_scored(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> Tokeniz
     return Tokenizer(
         vocabulary,
         encoder,
-        _blank_pieces(vocabulary),
+        blank_pieces(vocabulary),
         add_bos=_read_flag(metadata, "add_bos_token", True),
         space_prefix=_read_flag(metadata, "add_space_prefix", True),
     )
-
-
-def _blank_pieces(vocabulary: Vocabulary) -> list[bytes]:
-    shown = frozenset((int(TokenType.NORMAL), int(TokenType.USER_DEFINED)))
-    pieces = [
-        text.replace(_BLANK, " ").encode() if kind in shown else b""
-        for text, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
-    ]
-    for value, token in vocabulary.byte_values().items():
-        pieces[token] = bytes((value,))
-    return pieces
-
-
-def _byte_level_piece(text: str, latin: Mapping[int, int]) -> bytes:
-    try:
-        return text.translate(latin).encode("latin-1")
-    except UnicodeEncodeError:  # a text outside of the byte alphabet stands for itself
-        return b"".join(bytes((latin[ord(c)],)) if ord(c) in latin else c.encode() for c in text)
-
-
-def _special_piece(text: str, kind: int) -> bytes:
-    return text.encode() if kind in (TokenType.USER_DEFINED, TokenType.BYTE) else b""
 
 
 def _read_flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:

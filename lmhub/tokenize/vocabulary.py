@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import compress
 from math import isnan
 from typing import Any
 
@@ -79,8 +80,7 @@ class Vocabulary:
         turn_ends = [i for key in ("eot_token_id", "eom_token_id") for i in _read_ids(metadata, key, n_vocab)]
         _repair_types(types, ids, model, [i for i in (bos, *ends, *turn_ends) if i is not None])
         named = (ids[text] for text in _ENDING if text in ids and types[ids[text]] in SPECIAL)
-        unused = int(TokenType.UNUSED)
-        suppressed = {i for i, kind in enumerate(types) if kind == unused}
+        suppressed = frozenset(compress(range(n_vocab), _flags(types, TokenType.UNUSED)))
         return cls(
             model=model,
             pre=read_text(metadata, "tokenizer.ggml.pre"),
@@ -91,7 +91,7 @@ class Vocabulary:
             eos_id=ends[0] if ends else None,
             unknown_id=_read_id(metadata, "unknown_token_id", n_vocab),
             eog=frozenset((*ends, *turn_ends, *named)),
-            suppressed=frozenset(suppressed.union(_read_ids(metadata, "suppress_tokens", n_vocab))),
+            suppressed=suppressed.union(_read_ids(metadata, "suppress_tokens", n_vocab)),
         )
 
     @property
@@ -100,8 +100,7 @@ class Vocabulary:
 
     def of_type(self, *types: TokenType) -> dict[str, int]:
         """Text to id, of the tokens of these types."""
-        wanted = frozenset(map(int, types))
-        return {self.tokens[i]: i for i, kind in enumerate(self.types) if kind in wanted}
+        return _ids(self.tokens, _flags(self.types, *types))
 
     def byte_values(self) -> dict[int, int]:
         """Byte value to token id, of the BYTE tokens (`<0x0A>`). Raises ModelFileError for any other spelling."""
@@ -218,9 +217,19 @@ def _mark_fillers(types: bytearray, tokens: Sequence[str]) -> None:
         i = types.find(TokenType.USER_DEFINED, i + 1)
 
 
+def _flags(types: bytes | bytearray, *wanted: TokenType) -> bytes | bytearray:
+    """A byte for each token: 1 where its type is one of these."""
+    return types.translate(bytes(kind in wanted for kind in range(256)))
+
+
+def _ids(tokens: Sequence[str], flags: bytes | bytearray) -> dict[str, int]:
+    """Text to id, of the tokens whose flag is set."""
+    return dict(zip(compress(tokens, flags), compress(range(len(tokens)), flags), strict=True))
+
+
 def _index(tokens: Sequence[str], types: bytearray) -> dict[str, int]:
     unused = int(TokenType.UNUSED)
-    ids = {text: i for i, text in enumerate(tokens) if types[i] != unused}
+    ids = _ids(tokens, _flags(types, *(kind for kind in TokenType if kind != unused)))
     if len(ids) + types.count(unused) != len(tokens):
         text, i = next((text, i) for i, text in enumerate(tokens) if types[i] != unused and ids[text] != i)
         raise ModelFileError(

@@ -44,6 +44,7 @@ def test_a_matrix_multiplies(name: str, file: GGUFFile, kernels: Callable[..., A
     taken = Weights(file)
     matrix, x = taken.matrix(name, ROWS, COLS), rng.standard_normal((4, COLS), np.float32)
     want = x.astype(np.float64) @ dequantize(file.tensor(name)).T
+    taken.pack()
     y = product(kernels(None), matrix, x)
     assert np.abs(y - want).max() < (0.3 if "packed" in name else 1e-4)
     assert bool(matrix.packed_bytes) == ("packed" in name)
@@ -62,22 +63,42 @@ def test_the_file_is_asked_for_ahead_and_each_tensor_once(file: GGUFFile, monkey
     monkeypatch.setattr(weights, "AHEAD_BYTES", 1)
     taken = Weights(file)
     taken.matrix("packed.weight", ROWS, COLS)
+    taken.pack()
     assert asked == ["packed.weight", "experts.weight"]
     taken.matrix("plain.weight", ROWS, COLS)
     assert asked == ["packed.weight", "experts.weight", "plain.weight"]
     monkeypatch.setattr(weights, "AHEAD_BYTES", 1 << 26)
     taken.matrix("experts.weight", ROWS, COLS, 3)
+    taken.pack()
     assert sorted(asked) == sorted(file.tensors)
 
 
 def test_packing_in_slices_gives_the_same_bytes(file: GGUFFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def packed(name: str, n_expert: int) -> bytes:
-        matrix = Weights(file).matrix(name, ROWS, COLS, n_expert)
+        taken = Weights(file)
+        matrix = taken.matrix(name, ROWS, COLS, n_expert)
+        taken.pack()
         return bytes(native.ffi.buffer(native.ffi.cast("char *", matrix.c.packed), matrix.packed_bytes))
 
     whole = packed("packed.weight", 1), packed("experts.weight", 3)
     monkeypatch.setattr(weights, "SLICE_BYTES", 1)
     assert (packed("packed.weight", 1), packed("experts.weight", 3)) == whole
+    monkeypatch.setattr(weights, "RUN_BYTES", 1)
+    assert (packed("packed.weight", 1), packed("experts.weight", 3)) == whole
+
+
+def test_weights_are_packed_in_the_order_of_the_file(file: GGUFFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "RUN_BYTES", 1)
+    seen: list[int] = []
+    taken = Weights(file, lambda done, total: seen.append(done))
+    taken.matrix("experts.weight", ROWS, COLS, 3)
+    taken.matrix("packed.weight", ROWS, COLS)
+    assert seen == []
+    taken.pack()
+    first, second = file.tensor("packed.weight").nbytes, file.tensor("experts.weight").nbytes // 3
+    assert seen == [first + n * second for n in range(4)]
+    taken.pack()  # nothing is packed twice
+    assert len(seen) == 4
 
 
 def test_rows_can_be_read_after_packing(file: GGUFFile, kernels: Callable[..., Any]) -> None:
@@ -85,6 +106,7 @@ def test_rows_can_be_read_after_packing(file: GGUFFile, kernels: Callable[..., A
     taken, ops = Weights(file), kernels(None)
     matrix = taken.matrix("packed.weight", ROWS, COLS)
     assert taken.matrix("packed.weight", ROWS, COLS) is matrix
+    taken.pack()
     rows = ops.get_rows(ops.ffi.cast("lmk_weight *", matrix.address), [0, 69, 5])
     assert np.array_equal(rows, dequantize(file.tensor("packed.weight"))[[0, 69, 5]])
 
@@ -164,6 +186,7 @@ def test_borrowed_weights_are_left_in_the_file(file: GGUFFile, monkeypatch: pyte
     for borrow in ("none", "experts", "all"):
         taken = Weights(file, borrow=borrow)
         both = taken.matrix("packed.weight", ROWS, COLS), taken.matrix("experts.weight", ROWS, COLS, 3)
+        taken.pack()
         packed[borrow] = [bool(one.packed_bytes) for one in both]
         assert taken.nbytes_packed() == sum(packed_bytes(tensor, borrow) for tensor in file.tensors.values())
         assert (borrow == "none") == ("experts.weight" in asked)
@@ -183,12 +206,15 @@ def test_stacked_matrices_of_a_packed_type_are_packed_one_by_one(
     with open_gguf(tmp_path / "old.gguf") as opened:
         taken, alone, ops = Weights(opened, borrow=borrow), Weights(opened), kernels(None)
         stacked = taken.stack(names, ROWS, COLS)
+        singles = [alone.matrix(name, ROWS, COLS) for name in names]
+        taken.pack()
+        alone.pack()
         assert stacked.packed_bytes == taken.nbytes_packed() > 0
         x, logits = rng.standard_normal((9, COLS), np.float32), rng.standard_normal((9, 3), np.float32)
         r, expert, _ = ops.route(logits, 1)
         y = ops.linear_experts(ops.ffi.cast("lmk_weight *", stacked.address), x, r, False)
         for row, which in enumerate(expert[:, 0]):
-            own = product(ops, alone.matrix(names[which], ROWS, COLS), x[row : row + 1])
+            own = product(ops, singles[which], x[row : row + 1])
             assert y[row].tobytes() == own.tobytes()
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from lmhub.errors import LmhubError
 from lmhub.hookspecs import hookimpl
-from lmhub.server.run import bind, serve
+from lmhub.server.listen import bind
+from lmhub.server.run import serve
 from lmhub.settings import ServerSettings
 from lmhub.testing.fake import END_THINK, END_TOOL_CALL, THINK, TOOL_CALL, FakeModel, Gate
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lmhub.tokenize import Tokenizer, load_tokenizer
-from lmhub.tokenize.bpe import byte_alphabet
+from lmhub.tokenize.pieces import byte_alphabet
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 BYTES = [f"<0x{value:02X}>" for value in range(256)]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lmhub.tokenize import load_tokenizer
-from lmhub.tokenize.bpe import ByteLevel, byte_alphabet
+from lmhub.tokenize.bpe import ByteLevel
+from lmhub.tokenize.pieces import byte_alphabet
 from lmhub.tokenize.pretokenize import DEFAULT, pre_tokenizer
 from lmhub.tokenize.vocabulary import Vocabulary
 
