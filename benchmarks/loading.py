@@ -4,7 +4,8 @@
 
 Cold means that the system was asked to drop the file's pages (`posix_fadvise`; it does not drop what another process
 has mapped), before the file is read and again before the server starts. Ready is when /health says so, the import of
-everything and the tokenizer included. Memory is the largest resident set until then: the process with its packed
+everything and the tokenizer included. What was put off until somebody asks would show in the first reply, of one token,
+against the second. Memory is the largest resident set until then: the process with its packed
 weights, and whatever of the mapped file was in memory at the same time. Linux only.
 """
 
@@ -58,7 +59,10 @@ def read(files: list[Path]) -> float:
 
 
 def serve(model: Path, flags: list[str]) -> dict[str, float]:
-    """`ready_s` until a server of that model is ready; CPU seconds and the largest resident set (bytes) until then."""
+    """`ready_s` until a server of that model is ready; CPU seconds and the largest resident set (bytes) until then.
+
+    `first_s` and `second_s` are what two replies of one token took after that.
+    """
     port = free_port()
     words = [*LMHUB, "serve", str(model), "--port", str(port), *flags]
     begun = time.perf_counter()
@@ -73,7 +77,8 @@ def serve(model: Path, flags: list[str]) -> dict[str, float]:
         [peak] = [int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM")]
         times = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]  # user, system
         cpu_s = sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
-        return {"ready_s": seconds, "cpu_s": cpu_s, "peak": peak}
+        replies = {name: ask(port) for name in ("first_s", "second_s")}
+        return {"ready_s": seconds, "cpu_s": cpu_s, "peak": peak, **replies}
     finally:
         process.terminate()
         process.wait()
@@ -89,6 +94,22 @@ def is_ready(port: int) -> bool:
         return False
     finally:
         connection.close()
+
+
+def ask(port: int) -> float:
+    """Seconds until a chat has its reply of one token."""
+    chat = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    begun = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps(chat), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        if reply.status != 200:
+            sys.exit(f"the server answers {reply.status}: {reply.read(1000).decode(errors='replace')}")
+        reply.read()
+    finally:
+        connection.close()
+    return time.perf_counter() - begun
 
 
 def measure(model: Path, rounds: int, flags: list[str]) -> dict[str, Any]:
@@ -113,12 +134,23 @@ def show(console: Console, found: dict[str, Any]) -> None:
     """A table for one file."""
     console.print(f"{found['model']}, {found['bytes'] / 1e6:.0f} MB", highlight=False)
     table = Table(box=None, pad_edge=False)
-    for title in ("", "read s", "ready s", "ready / read", "CPU s", "peak memory MB", "peak / file"):
+    for title in (
+        "",
+        "read s",
+        "ready s",
+        "ready / read",
+        "CPU s",
+        "peak MB",
+        "peak / file",
+        "first reply s",
+        "second s",
+    ):
         table.add_column(title, justify="right" if title else "left")
     for cache in ("cold", "warm"):
         one = found[cache]
         times = (f"{one[name]:.2f}" for name in ("read_s", "ready_s", "ratio", "cpu_s"))
-        table.add_row(cache, *times, f"{one['peak'] / 1e6:.0f}", f"{one['peak'] / found['bytes']:.2f}")
+        replies = (f"{one[name]:.3f}" for name in ("first_s", "second_s"))
+        table.add_row(cache, *times, f"{one['peak'] / 1e6:.0f}", f"{one['peak'] / found['bytes']:.2f}", *replies)
     console.print(table)
 
 

@@ -193,7 +193,7 @@ class Hub:
             n_ctx=_ctx(file, settings), kv_dtype=settings.kv_dtype, borrow=settings.borrow, progress=progress
         )
         with ThreadPoolExecutor(1, "lmhub-tokenizer") as beside:  # while the weights wait for the disk
-            made = beside.submit(self.plugins.call_first, "lmhub_tokenizer", model_file=file)
+            made = beside.submit(self._tokenizer, file)
             model = _resolve(claim.family.load, claim)(file, options)
             tokenizer = made.result()
         if tokenizer.n_vocab > model.n_vocab:
@@ -222,6 +222,12 @@ class Hub:
             shelf=_shelf(file, settings),
             options=self.plugins.options,
         )
+
+    def _tokenizer(self, file: GGUFFile) -> Any:
+        tokenizer = self.plugins.call_first("lmhub_tokenizer", model_file=file)
+        import lmhub.chat.prompt  # noqa: F401  # `serve` needs it next
+
+        return tokenizer
 
     def _disk(self, file: GGUFFile, claim: Claim, settings: EngineSettings) -> DiskTier | None:
         """Where sequences of this file survive a restart; None where that is not wanted.

@@ -384,7 +384,7 @@ def _run(hub: Hub, models: Sequence[Path], engine: EngineSettings, server: Serve
         served = [hub.acquire(model.id) for model in hub.models]
         plans = [one.plan.as_dict() for one in served if one.plan is not None]
         told = [{**facts, "memory": plan} for facts, plan in zip(about, plans, strict=True)]
-        print_summary(console(), list(zip((one.model.id for one in served), told, strict=True)), address, server)
+        print_summary(out, list(zip((one.model.id for one in served), told, strict=True)), address, server)
 
     with bind(server.host, server.port) as listener:
         sys.setswitchinterval(SWITCH_S)
@@ -393,6 +393,7 @@ def _run(hub: Hub, models: Sequence[Path], engine: EngineSettings, server: Serve
             loaded = begun(lambda: load(hub, files, engine))
             from lmhub.server.run import serve as run_server
 
+            out = console()
             run_server(hub, server, loaded, ready, listener)
         finally:
             gc.unfreeze()

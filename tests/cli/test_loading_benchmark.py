@@ -23,4 +23,5 @@ def test_a_report(tiny: Path) -> None:
         assert one["ready_s"] > one["read_s"] > 0
         assert one["peak"] > 1e7
         assert one["cpu_s"] > 0
+        assert one["first_s"] > 0 and one["second_s"] > 0
     assert "tiny.gguf" in done.stderr

@@ -15,7 +15,7 @@ from lmhub.errors import ModelFileError, UnsupportedModel
 from lmhub.gguf.parse import Damaged
 from lmhub.safetensors import read_json
 from lmhub.tokenize import TokenType
-from lmhub.tokenize.bpe import byte_alphabet
+from lmhub.tokenize.pieces import byte_alphabet
 from lmhub_nanochat.pickles import Made, unpickled
 from lmhub_nanochat.template import TEMPLATE
 
