@@ -48,9 +48,10 @@ int64_t lmk_packed_bytes(int32_t type, int64_t rows, int64_t cols, int64_t n_exp
 int lmk_pack(const lmk_weight *w, void *dst);      /* w->data -> dst (64-byte aligned, lmk_packed_bytes long) */
 
 /* `count` strings of a GGUF header that begin at buf + pos (strings.c): where they end, or -1 if that is not within size. Then
- * the strings one behind the other in out, end - pos bytes, a zero byte behind each; -1 if one of them holds a zero byte. */
+ * the strings one behind the other in out, a zero byte behind each, out_bytes = end - pos - 7 * count in all; -1 if one of them
+ * holds a zero byte, or if they have another length by now. */
 int64_t lmk_strings_end(const void *buf, int64_t size, int64_t pos, int64_t count);
-int lmk_strings_join(const void *buf, int64_t pos, int64_t count, char *out);
+int lmk_strings_join(const void *buf, int64_t pos, int64_t count, char *out, int64_t out_bytes);
 
 /* Some rows of a weight in a file's mapping: w.data has `bytes` bytes, and goes to dst. */
 typedef struct lmk_slice {

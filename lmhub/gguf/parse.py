@@ -154,7 +154,7 @@ class _Cursor:
             if end < 0:
                 return None
             joined = bytearray(end - self.pos - 7 * count)
-            if lib.lmk_strings_join(data, self.pos, count, ffi.from_buffer(joined)):
+            if lib.lmk_strings_join(data, self.pos, count, ffi.from_buffer(joined), len(joined)):
                 return None
         try:
             return end, joined.decode()

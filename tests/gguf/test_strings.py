@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from lmhub.gguf import parse
+from lmhub.native import ffi, lib
 
 PIECES = (b"", b"a", "\u0120hello".encode(), "\u4f60\u597d".encode(), "\U0001f600".encode(), b"\n", b"x" * 300)
 
@@ -70,3 +71,15 @@ def test_every_cut_is_damage() -> None:
     for cut in (1, 4, 8, 9, 20, 500, 5000):
         with pytest.raises(parse.Damaged):
             parse.parse(data[:-cut])
+
+
+@pytest.mark.parametrize("length", [0, 2, 3, 100, (1 << 64) - 1])
+def test_a_length_that_has_changed_since_is_not_believed(length: int) -> None:
+    """Somebody writes to the file between the first look at it and the second: no byte outside of `out` is touched."""
+    data = bytearray(b"".join(struct.pack("<Q", 1) + b"a" for _ in range(3)) + b"b" * 200)
+    out = bytearray(b"?" * 400)
+    assert lib.lmk_strings_join(ffi.from_buffer(data), 0, 3, ffi.from_buffer(out), 6) == 0
+    assert out[:6] == b"a\0a\0a\0"
+    data[9:17] = struct.pack("<Q", length)
+    assert lib.lmk_strings_join(ffi.from_buffer(data), 0, 3, ffi.from_buffer(out), 6) == -1
+    assert out[6:] == b"?" * 394
