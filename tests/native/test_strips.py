@@ -1,4 +1,4 @@
-"""Q8_0 products of many rows: on tiles where the machine has them, and always the bits of one row at a time."""
+"""Packed products of many rows: on tiles where the machine has them, and always the bits of one row at a time."""
 
 from __future__ import annotations
 
@@ -11,29 +11,38 @@ import pytest
 
 from lmhub import native
 from lmhub.errors import KernelError
+from lmhub.gguf.types import GGMLType
+from lmhub.testing.blocks import random_blocks
 
-Q8_0 = 8
+Q8_0 = GGMLType.Q8_0.id
+QUADS = (GGMLType.Q4_K, GGMLType.Q6_K, GGMLType.IQ4_XS)  # minimums, two scales in a block, a table
 
 
-def stored(rows: int, cols: int, rng: np.random.Generator) -> np.ndarray:
-    """Random Q8_0 rows with scales near 1."""
-    blocks = rng.integers(0, 256, (rows, cols // 32, 34), np.uint8)
-    blocks[:, :, 1] = (blocks[:, :, 1] & 0x83) | 0x30
-    return np.ascontiguousarray(blocks.reshape(rows, -1))
+def stored(rows: int, cols: int, rng: np.random.Generator, kind: GGMLType = GGMLType.Q8_0) -> np.ndarray:
+    """The bytes of a random weight with values around 1: (rows, bytes of a row)."""
+    return random_blocks(kind, (rows, cols), 1.0, rng).reshape(rows, -1)
 
 
 # Outputs: less than a group, a group, an odd number of them. Columns: one, two, three blocks, a run of blocks and parts
-# of the next. Rows: around the number from which strips are used, and around whole strips.
+# of the next; likewise of types with units of 256. Rows: around the number from which strips are used, and around whole
+# strips.
+@pytest.mark.parametrize(
+    ("kind", "cols"),
+    [
+        *((GGMLType.Q8_0, cols) for cols in (32, 64, 96, 1024, 1056, 2080)),
+        *((kind, cols) for kind in QUADS for cols in (256, 512, 1280)),
+    ],
+    ids=lambda value: value.name if isinstance(value, GGMLType) else str(value),
+)
 @pytest.mark.parametrize("rows", [1, 16, 33, 80])
-@pytest.mark.parametrize("cols", [32, 64, 96, 1024, 1056, 2080])
 def test_any_shape_gives_the_bits_of_one_row_at_a_time(
-    rows: int, cols: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator
+    kind: GGMLType, rows: int, cols: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator
 ) -> None:
-    data, x = stored(rows, cols, rng), rng.standard_normal((37, cols), np.float32)
+    data, x = stored(rows, cols, rng, kind), rng.standard_normal((37, cols), np.float32)
     want = None
     for level in levels:
         ops = kernels(level)
-        w = ops.weight(Q8_0, data, rows, cols)
+        w = ops.weight(kind.id, data, rows, cols)
         if want is None:
             want = np.concatenate([ops.linear(w, x[i : i + 1]) for i in range(len(x))])
         for n in (1, 4, 5, 8, 9, 12, 13, 16, 17, 32, 37):
@@ -61,11 +70,12 @@ def test_more_rows_than_one_part_of_a_segment(
 def test_weights_that_share_an_input_give_what_each_gives_alone(
     n: int, ops: Any, rng: np.random.Generator, thread_counts: Any
 ) -> None:
-    """Packed ones and others, of few rows and of many."""
+    """Packed ones, whose inputs are rounded in two ways, and others, of few rows and of many."""
     x = rng.standard_normal((n, 256), np.float32)
     floats = rng.standard_normal((90, 256), np.float32).view(np.uint8)
     q8 = [ops.weight(Q8_0, stored(rows, 256, rng), rows, 256) for rows in (16, 300, 33)]
-    ws = [q8[0], ops.weight(0, floats, 90, 256), q8[1], q8[2]]
+    quads = [ops.weight(kind.id, stored(40, 256, rng, kind), 40, 256) for kind in QUADS]
+    ws = [q8[0], quads[0], ops.weight(0, floats, 90, 256), q8[1], quads[1], quads[2], q8[2]]
     alone = [ops.linear(w, x).tobytes() for w in ws]
     for _ in thread_counts():
         assert [y.tobytes() for y in ops.linear_many(ws, x)] == alone
