@@ -189,6 +189,7 @@ ALWAYS void q_expand(const int32_t type, uint8_t *panel, const uint8_t *group, i
             min += f.unit / LMK_BLOCK * 16;
         }
         q_codes(type, group, codes);
+        for (int i = 0; i < f.bits; i++) __builtin_prefetch(group + LMK_AHEAD + 64 * i, 0, 2);
         for (int t = 0; t < 8; t++) b_store(panel + 64 * t, codes[t]);
     }
 }
