@@ -6,10 +6,10 @@
  * as for 16, stores no row in vain. While tiles are in use, the second 512-bit unit multiplies no more (it still adds), so that
  * products become floats by two additions and not by a conversion: see `number`.
  *
- * A group is expanded first (packed.h). Types with a scale per 32 columns become a panel of signed codes, which need no
- * correction. Types with integer factors become two planes, which are multiplied 64 columns at a time; a quad's two sums stay
- * in tiles, so that there is one store and one scaling for each 128 columns instead of one per 32. Of types with minimums these
- * times the sums of x are made first, and added at the end.
+ * Groups are expanded run by run, into panels that stay in the first-level cache. Types with a scale per 32 columns become
+ * signed codes, which need no correction. Types with integer factors become two planes, which are multiplied 64 columns at a
+ * time; a quad's two sums stay in tiles, so that there is one store and one scaling for each 128 columns instead of one per 32.
+ * Of types with minimums these times the sums of x are made first, and added at the end.
  *
  * Intrinsics are not used: GCC 12 believes that ldtilecfg reads 8 bytes of its 64 and drops the stores of the rest. And
  * accumulators are variables, not an array: it would keep that in memory.
@@ -271,62 +271,12 @@ static const strip_extra *extras(const uint8_t *strip, int64_t n_blocks)
     return (const strip_extra *)(const void *)(strip + (n_blocks + 1) / 2 * (int64_t)sizeof(strip_pair));
 }
 
-typedef struct task {              /* two groups with all rows */
-    float *const *y;
-    int64_t i0, n_x, k;
-    int n_out;
-    const uint8_t *panels;         /* or planes, each panel_bytes */
-    int64_t panel_bytes;
-    const uint8_t *strips;
-    const uint8_t *next;           /* what the next call reads, which comes in evenly while this one computes; or NULL */
-    int64_t next_bytes;
-    float *sums;                   /* (strips, 2, ROWS, LMK_GROUP): between runs, for rows of y lie as far apart as the caches */
-    const float *lows;             /* like least; likewise what minimums add, or NULL */
-} task;
-
-ALWAYS void run_task(const task *t, const int quads)
-{
-    const int64_t n_blocks = t->k / LMK_BLOCK, length = quads ? QUAD_RUN : RUN, strip_bytes = lmk_strip_bytes(t->k);
-    const int64_t block_bytes = (1 + quads) * LMK_BLOCK * LMK_GROUP;
-    const int64_t parts = (n_blocks + length - 1) / length * ((t->n_x + ROWS - 1) / ROWS);
-    const int64_t ahead = t->next ? (t->next_bytes / 64 + parts - 1) / parts * 64 : 0;
-    const uint8_t *next = t->next;
-    __asm__ volatile("ldtilecfg %0" ::"m"(configs[quads]));
-    for (int64_t first = 0; first < n_blocks; first += length) {
-        const uint8_t *strip = t->strips;
-        for (int64_t j = 0; j < t->n_x; j += ROWS, strip += strip_bytes) {
-            const strip_pair *x = (const strip_pair *)(const void *)strip + first / 2;
-            for (int64_t a = 0; a < ahead; a += 64) _mm_prefetch((const char *)next + a, _MM_HINT_T1);
-            next += ahead;
-            for (int s = 0; s * LMK_GROUP < t->n_out; s++) {
-                const uint8_t *panel = t->panels + s * t->panel_bytes;
-                const int64_t outs = lmk_min(LMK_GROUP, t->n_out - s * LMK_GROUP), blocks = lmk_min(length, n_blocks - first);
-                const run r = {
-                    .w = panel + first * block_bytes,
-                    .scales = quads ? lmk_planes_scales(panel, t->k) + first / (2 * LMK_QUAD) * LMK_GROUP
-                                    : lmk_panel_scales(panel, t->k) + first * LMK_GROUP,
-                    .n_steps = quads ? blocks / LMK_QUAD : blocks,
-                    .y = t->y + j, .i0 = t->i0 + s * LMK_GROUP, .n = lmk_min(ROWS, t->n_x - j),
-                    .mask = (__mmask16)((1u << outs) - 1), .sums = t->sums + (j / ROWS * 2 + s) * (ROWS * LMK_GROUP),
-                    .low = t->lows ? t->lows + (j / ROWS * 2 + s) * (ROWS * LMK_GROUP) : NULL,
-                    .first = first == 0, .last = first + length >= n_blocks,
-                };
-                const int n = r.n > 12 ? 16 : r.n > 8 ? 12 : 8;
-#define RUN_ROWS(rows) if (n == rows) { if (quads) run_quads(&r, x, rows); else run_blocks(&r, x, rows); }
-                RUN_ROWS(16) RUN_ROWS(12) RUN_ROWS(8)
-#undef RUN_ROWS
-            }
-        }
-    }
-    __asm__ volatile("tilerelease" ::);
-}
-
-#define MIN_START(j) __m512 low##j = _mm512_setzero_ps();
+#define MIN_START(j) __m512 low##j = first ? _mm512_setzero_ps() : _mm512_load_ps(low + j * LMK_GROUP);
 #define MIN_ADD(j) low##j = _mm512_fmadd_ps(min, _mm512_set1_ps(extra[b].sum[j]), low##j);
 #define MIN_FINISH(j) _mm512_store_ps(low + j * LMK_GROUP, low##j);
 
-/* low (ROWS, LMK_GROUP): minimums times sums of x */
-static void multiply_mins(float *low, const float *mins, const strip_extra *extra, int64_t n_blocks)
+/* low (ROWS, LMK_GROUP) += minimums times sums of x, over a run */
+static void multiply_mins(float *low, const float *mins, const strip_extra *extra, int64_t n_blocks, int first)
 {
     EACH_ROW(MIN_START)
     for (int64_t b = 0; b < n_blocks; b++) {
@@ -336,27 +286,76 @@ static void multiply_mins(float *low, const float *mins, const strip_extra *extr
     EACH_ROW(MIN_FINISH)
 }
 
-void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
-                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *panels)
+typedef struct panel {             /* a run of a group's blocks: codes with their sign, or planes of half as many */
+    uint8_t codes[RUN * LMK_BLOCK * LMK_GROUP];
+    float scales[RUN * LMK_GROUP], mins[RUN * LMK_GROUP];
+} panel;
+
+_Static_assert(sizeof(panel) == LMK_STRIPS_PANEL, "packed.h has the size");
+
+typedef struct task {              /* up to two groups with all rows */
+    float *const *y;
+    int64_t i0, n_out, n_x, n_blocks, strip_bytes;
+    const uint8_t *strips;
+    panel *panels;
+    float *sums;                   /* (strips, 2, ROWS, LMK_GROUP): between runs */
+    float *lows;                   /* likewise what minimums add, or NULL */
+    const uint8_t *next;           /* what the next call reads, which comes in evenly while this one computes; or NULL */
+    int64_t next_step;             /* bytes of it for each strip of each run */
+} task;
+
+/* The run of n blocks from `first` on, whose panels are ready */
+ALWAYS void run_strips(task *t, int64_t first, int64_t n, const int quads)
 {
-    const int64_t n_blocks = k / LMK_BLOCK, strip_bytes = lmk_strip_bytes(k), panel_bytes = n_blocks * LMK_PLANES_BLOCK;
+    __asm__ volatile("ldtilecfg %0" ::"m"(configs[quads]));
+    for (int64_t j = 0; j < t->n_x; j += ROWS) {
+        const strip_pair *x = (const strip_pair *)(const void *)(t->strips + j / ROWS * t->strip_bytes) + first / 2;
+        for (int64_t a = 0; a < t->next_step; a += 64) _mm_prefetch((const char *)t->next + a, _MM_HINT_T1);
+        t->next += t->next_step;
+        for (int s = 0; s * LMK_GROUP < t->n_out; s++) {
+            const int64_t outs = lmk_min(LMK_GROUP, t->n_out - s * LMK_GROUP), at = (j / ROWS * 2 + s) * (ROWS * LMK_GROUP);
+            const run r = {
+                .w = t->panels[s].codes, .scales = t->panels[s].scales, .n_steps = quads ? n / LMK_QUAD : n,
+                .y = t->y + j, .i0 = t->i0 + s * LMK_GROUP, .n = lmk_min(ROWS, t->n_x - j),
+                .mask = (__mmask16)((1u << outs) - 1), .sums = t->sums + at, .low = t->lows ? t->lows + at : NULL,
+                .first = first == 0, .last = first + n == t->n_blocks,
+            };
+            const int rows = r.n > 12 ? 16 : r.n > 8 ? 12 : 8;
+#define RUN_ROWS(n) if (rows == n) { if (quads) run_quads(&r, x, n); else run_blocks(&r, x, n); }
+            RUN_ROWS(16) RUN_ROWS(12) RUN_ROWS(8)
+#undef RUN_ROWS
+        }
+    }
+    __asm__ volatile("tilerelease" ::);
+}
+
+void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
+                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch)
+{
     const lmk_form f = lmk_form_of(type);
     const int quads = lmk_share(f) > 1;
-    float *sums = (float *)(void *)(panels + 2 * panel_bytes), *lows = sums + lmk_strips_sums(n_x);
-    for (int s = 0; s * LMK_GROUP < n_out; s++) {
-        uint8_t *panel = panels + s * panel_bytes;
-        if (quads) lmk_expand_planes_avx512(type, panel, w + s * group_bytes, k);
-        else lmk_expand_signed_avx512(type, panel, w + s * group_bytes, k);
-        const float *mins = quads ? lmk_planes_mins(panel, k) : lmk_panel_mins(f, panel, k);
-        for (int64_t i = 0; f.mins && i * ROWS < n_x; i++)
-            multiply_mins(lows + (2 * i + s) * (ROWS * LMK_GROUP), mins, extras((const uint8_t *)strips + i * strip_bytes, n_blocks),
-                          n_blocks);
-    }
-    const task t = {
-        .y = y, .i0 = i0, .n_x = n_x, .k = k, .n_out = n_out, .panels = panels, .panel_bytes = panel_bytes, .strips = strips,
-        .next = next, .next_bytes = 2 * group_bytes, .sums = sums, .lows = f.mins ? lows : NULL,
+    const int64_t n_blocks = k / LMK_BLOCK, length = quads ? QUAD_RUN : RUN, n_strips = (n_x + ROWS - 1) / ROWS;
+    const int64_t steps = (n_blocks + length - 1) / length * n_strips;
+    panel *panels = (panel *)(void *)scratch;
+    float *sums = (float *)(void *)(panels + 2), *lows = sums + lmk_strips_sums(n_x);
+    task t = {
+        .y = y, .i0 = i0, .n_out = n_out, .n_x = n_x, .n_blocks = n_blocks, .strip_bytes = lmk_strip_bytes(k), .strips = strips,
+        .panels = panels, .sums = sums, .lows = f.mins ? lows : NULL,
+        .next = next, .next_step = next ? (2 * group_bytes / 64 + steps - 1) / steps * 64 : 0,
     };
-    if (quads) run_task(&t, 1);
-    else run_task(&t, 0);
+    for (int64_t first = 0; first < n_blocks; first += length) {
+        const int64_t n = lmk_min(length, n_blocks - first);
+        for (int s = 0; s * LMK_GROUP < n_out; s++) {
+            panel *p = &panels[s];
+            const uint8_t *group = w + s * group_bytes;
+            if (quads) lmk_expand_planes_avx512(type, p->codes, p->scales, p->mins, group, k, first, n);
+            else lmk_expand_signed_avx512(type, p->codes, p->scales, p->mins, group, k, first, n);
+            for (int64_t i = 0; f.mins && i < n_strips; i++)
+                multiply_mins(lows + (2 * i + s) * (ROWS * LMK_GROUP), p->mins,
+                              extras(t.strips + i * t.strip_bytes, n_blocks) + first, n, first == 0);
+        }
+        if (quads) run_strips(&t, first, n, 1);
+        else run_strips(&t, first, n, 0);
+    }
 }
 #endif

@@ -67,22 +67,22 @@ static void dot_q8(float *const *y, int64_t i0, int n_out, const uint8_t *w, con
 #include "quants.h"
 #include "halves.h"
 
-/* A tile wants codes with their sign: w, not w + 128. */
-void lmk_expand_signed_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k)
+void lmk_expand_signed_avx512(int32_t type, uint8_t *codes, float *scales, float *mins, const uint8_t *group, int64_t k,
+                              int64_t first, int64_t n)
 {
     const __m512i top = _mm512_set1_epi8((char)128);
+    const uint8_t *from = codes;
     if (type == LMK_Q8_0) {
-        const uint16_t *scales = (const uint16_t *)(const void *)(group + k * LMK_GROUP);
-        from_f16(lmk_panel_scales(panel, k), scales, k / LMK_BLOCK * LMK_GROUP);
+        from = group + first * LMK_BLOCK * LMK_GROUP;
+        from_f16(scales, (const uint16_t *)(const void *)(group + k * LMK_GROUP) + first * LMK_GROUP, n * LMK_GROUP);
     } else {
-#define EXPAND(type) q_expand(type, panel, group, k)
-        Q_EACH_TYPE(EXPAND)
+#define EXPAND(type) q_expand(type, codes, scales, NULL, mins, group, k, first, n)
+        Q_EACH_BLOCK_TYPE(EXPAND)
 #undef EXPAND
-        group = panel;
     }
     if (!lmk_form_of(type).offset) return;
-    for (int64_t i = 0; i < k * LMK_GROUP; i += 64)
-        _mm512_storeu_si512(panel + i, _mm512_xor_si512(_mm512_loadu_si512(group + i), top));
+    for (int64_t i = 0; i < n * LMK_BLOCK * LMK_GROUP; i += 64)
+        _mm512_storeu_si512(codes + i, _mm512_xor_si512(_mm512_loadu_si512(from + i), top));
 }
 
 /* Codes times factors as two planes, four codes of each of the 16 rows; `offset` is what codes are less by. */
@@ -91,24 +91,27 @@ ALWAYS void to_planes(uint8_t *high, uint8_t *low, __m512i codes, __m512i factor
     const __m512i even = _mm512_set1_epi16(0xff), each = _mm512_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0,
         0x0c0c0c0c, 0x08080808, 0x04040404, 0, 0x0c0c0c0c, 0x08080808, 0x04040404, 0, 0x0c0c0c0c, 0x08080808, 0x04040404, 0);
     const __m512i f = _mm512_shuffle_epi8(factors, each);              /* a row's, for each of its codes */
-    const __m512i less = _mm512_maddubs_epi16(_mm512_set1_epi16((short)offset), f);
-    const __m512i p = _mm512_sub_epi16(_mm512_maddubs_epi16(_mm512_and_si512(codes, even), f), less);
-    const __m512i q = _mm512_sub_epi16(_mm512_maddubs_epi16(_mm512_andnot_si512(even, codes), f), less);
+    __m512i p = _mm512_maddubs_epi16(_mm512_and_si512(codes, even), f);
+    __m512i q = _mm512_maddubs_epi16(_mm512_andnot_si512(even, codes), f);
+    if (offset) {
+        const __m512i less = _mm512_maddubs_epi16(_mm512_set1_epi16((short)offset), f);
+        p = _mm512_sub_epi16(p, less);
+        q = _mm512_sub_epi16(q, less);
+    }
     b_store(high, _mm512_ternarylogic_epi32(even, _mm512_srli_epi16(p, 6), _mm512_slli_epi16(q, 2), 0xca));
     b_store(low, b_and(_mm512_ternarylogic_epi32(even, p, _mm512_slli_epi16(q, 8), 0xca), 63));
 }
 
-ALWAYS void q_planes(const int32_t type, uint8_t *planes, const uint8_t *group, int64_t k)
+ALWAYS void q_planes(const int32_t type, uint8_t *planes, float *scale, float *min, const uint8_t *group, int64_t k,
+                     int64_t first, int64_t n)
 {
     const lmk_form f = lmk_form_of(type);
     const int offset = !f.offset ? 0 : f.table ? 128 : 1 << (f.bits - 1);
-    const uint8_t *unit = group + lmk_code_bytes(f, k);
-    float *scale = lmk_planes_scales(planes, k), *min = lmk_planes_mins(planes, k);
-    for (int64_t b = 0; b < k / LMK_BLOCK; scale += 16, min += 8 * 16, unit += f.unit_bytes) {
+    const uint8_t *unit = group + lmk_code_bytes(f, k) + first / 8 * f.unit_bytes;
+    group += first * 64 * f.bits;
+    for (int64_t b = 0; b < n; scale += 16, min += 8 * 16, unit += f.unit_bytes) {
         int32_t factor[16 * 16];
-        float mins[8 * 16];
-        q_scales(type, unit, scale, factor, mins);
-        if (f.mins) memcpy(min, mins, sizeof mins);
+        q_scales(type, unit, scale, factor, min);
         for (int i = 0; i < 8; i++, b++, group += 64 * f.bits) {
             uint8_t *to = planes + b / 2 * 2048 + b % 2 * 512;
             b64 codes[8];
@@ -119,9 +122,10 @@ ALWAYS void q_planes(const int32_t type, uint8_t *planes, const uint8_t *group, 
     }
 }
 
-void lmk_expand_planes_avx512(int32_t type, uint8_t *planes, const uint8_t *group, int64_t k)
+void lmk_expand_planes_avx512(int32_t type, uint8_t *planes, float *scales, float *mins, const uint8_t *group, int64_t k,
+                              int64_t first, int64_t n)
 {
-#define EXPAND(type) q_planes(type, planes, group, k)
+#define EXPAND(type) q_planes(type, planes, scales, mins, group, k, first, n)
     Q_EACH_QUAD_TYPE(EXPAND)
 #undef EXPAND
 }

@@ -94,10 +94,8 @@ static inline int64_t lmk_half_scratch(int64_t n_x)
 
 /* A panel is a group's codes as bytes, 8 vectors for each block of 32 columns, and behind them, 16 at a time, a float scale
  * for each unit, an integer one for each of its 16 or 32 columns where units have 256, and a float minimum for each block of
- * types that have them. On tiles (level_amx.c) codes that have integer scales are multiplied with them, which makes 13 bits,
- * and are kept as two planes. */
+ * types that have them. */
 #define LMK_PANEL_BLOCK (LMK_BLOCK * LMK_GROUP + 3 * LMK_GROUP * (int)sizeof(float))
-#define LMK_PLANES_BLOCK (2 * LMK_BLOCK * LMK_GROUP + 2 * LMK_GROUP * (int)sizeof(float))
 
 static inline __attribute__((always_inline)) float *lmk_panel_scales(const uint8_t *panel, int64_t k)
 {
@@ -115,25 +113,18 @@ static inline __attribute__((always_inline)) float *lmk_panel_mins(lmk_form f, c
     return (float *)(uintptr_t)(lmk_panel_factors(f, panel, k) + factors * LMK_GROUP);
 }
 
-static inline __attribute__((always_inline)) float *lmk_planes_scales(const uint8_t *planes, int64_t k)
-{
-    return (float *)(uintptr_t)(planes + 2 * k * LMK_GROUP);
-}
+/* Bytes that dot_strips works in for up to n_x rows: what two groups are expanded to for a run of blocks, and twice floats of
+ * (strips, 2, 16, 16) */
+#define LMK_STRIPS_PANEL (1280 * LMK_GROUP)
 
-static inline __attribute__((always_inline)) float *lmk_planes_mins(const uint8_t *planes, int64_t k)
-{
-    return lmk_planes_scales(planes, k) + k / 256 * LMK_GROUP;
-}
-
-/* Bytes that dot_strips works in for up to n_x rows: two panels or planes, and twice floats of (strips, 2, 16, 16) */
 static inline int64_t lmk_strips_sums(int64_t n_x)
 {
     return (n_x + LMK_STRIP_ROWS - 1) / LMK_STRIP_ROWS * (2 * LMK_STRIP_ROWS * LMK_GROUP);
 }
 
-static inline int64_t lmk_strips_scratch(int64_t k, int64_t n_x)
+static inline int64_t lmk_strips_scratch(int64_t n_x)
 {
-    return 2 * (k / LMK_BLOCK * LMK_PLANES_BLOCK + lmk_strips_sums(n_x) * (int64_t)sizeof(float));
+    return 2 * (LMK_STRIPS_PANEL + lmk_strips_sums(n_x) * (int64_t)sizeof(float));
 }
 
 /* A group of any packed type by dot_q8 or dot_packed */
@@ -147,10 +138,13 @@ static inline void lmk_dot_group(const lmk_kernels *kernels, int32_t type, float
 }
 
 #if defined(__x86_64__)
-/* level_avx512.c: a panel whose codes have their sign, of Q8_0 as well, but not of types with integer scales; of these the
- * two planes of code times scale = 64 high + low, low from 0 to 63: for each 64 columns 16 vectors of the one, then of the other */
-void lmk_expand_signed_avx512(int32_t type, uint8_t *panel, const uint8_t *group, int64_t k);
-void lmk_expand_planes_avx512(int32_t type, uint8_t *planes, const uint8_t *group, int64_t k);
+/* level_avx512.c: n blocks of a group from `first` on, for tiles. Codes with their sign, of Q8_0 as well, but not of types with
+ * integer scales; of these two planes of code times scale = 64 high + low, low from 0 to 63: for each 64 columns 16 vectors of
+ * the one, then of the other, and n and `first` are multiples of 8. scales: (16) per unit; mins: per block. */
+void lmk_expand_signed_avx512(int32_t type, uint8_t *codes, float *scales, float *mins, const uint8_t *group, int64_t k,
+                              int64_t first, int64_t n);
+void lmk_expand_planes_avx512(int32_t type, uint8_t *planes, float *scales, float *mins, const uint8_t *group, int64_t k,
+                              int64_t first, int64_t n);
 #endif
 
 static inline int64_t lmk_groups(int64_t rows) { return (rows + LMK_GROUP - 1) / LMK_GROUP; }

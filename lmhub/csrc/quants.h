@@ -173,13 +173,14 @@ ALWAYS void q_direct(const int32_t type, float *const *y, int64_t i0, int n_out,
     q_finish(type, y, i0, n_out, &s, nx);
 }
 
-ALWAYS void q_expand(const int32_t type, uint8_t *panel, const uint8_t *group, int64_t k)
+/* n blocks from `first` on, where a unit begins, as a panel has them */
+ALWAYS void q_expand(const int32_t type, uint8_t *panel, float *scale, int32_t *factor, float *min, const uint8_t *group,
+                     int64_t k, int64_t first, int64_t n)
 {
     const lmk_form f = lmk_form_of(type);
-    const uint8_t *unit = group + lmk_code_bytes(f, k);
-    float *scale = lmk_panel_scales(panel, k), *min = lmk_panel_mins(f, panel, k);
-    int32_t *factor = lmk_panel_factors(f, panel, k);
-    for (int64_t b = 0; b < k / LMK_BLOCK; b++, group += 64 * f.bits, panel += 512) {
+    const uint8_t *unit = group + lmk_code_bytes(f, k) + first * LMK_BLOCK / f.unit * f.unit_bytes;
+    group += first * 64 * f.bits;
+    for (int64_t b = 0; b < n; b++, group += 64 * f.bits, panel += 512) {
         b64 codes[8];
         if (b % (f.unit / LMK_BLOCK) == 0) {
             q_scales(type, unit, scale, factor, min);
@@ -215,7 +216,9 @@ ALWAYS void q_dot(const int32_t type, float *const *y, int64_t i0, int n_out, co
 {
     int64_t j = 0;
     if (n_x >= LMK_PANEL_ROWS) {
-        q_expand(type, panel, group, k);
+        const lmk_form f = lmk_form_of(type);
+        q_expand(type, panel, lmk_panel_scales(panel, k), lmk_panel_factors(f, panel, k), lmk_panel_mins(f, panel, k), group, k, 0,
+                 k / LMK_BLOCK);
         for (; j + Q_ROWS <= n_x; j += Q_ROWS) q_panel(type, y + j, i0, n_out, panel, x + j, k, Q_ROWS);
         for (; j < n_x; j++) q_panel(type, y + j, i0, n_out, panel, x + j, k, 1);
         return;
@@ -231,12 +234,12 @@ ALWAYS void q_dot(const int32_t type, float *const *y, int64_t i0, int n_out, co
 #define Q_CASE(type, call) \
     case type: call(type); break;
 #define Q_QUAD_CASES(call) Q_CASE(LMK_Q4_K, call) Q_CASE(LMK_Q5_K, call) Q_CASE(LMK_Q6_K, call) Q_CASE(LMK_IQ4_XS, call)
+#define Q_BLOCK_CASES(call)                                                                        \
+    Q_CASE(LMK_Q4_0, call) Q_CASE(LMK_Q4_1, call) Q_CASE(LMK_Q5_0, call) Q_CASE(LMK_Q5_1, call)     \
+    Q_CASE(LMK_IQ4_NL, call) Q_CASE(LMK_MXFP4, call)
 #define Q_EACH_QUAD_TYPE(call) switch (type) { Q_QUAD_CASES(call) }
-#define Q_EACH_TYPE(call)                                                                          \
-    switch (type) {                                                                                \
-        Q_CASE(LMK_Q4_0, call) Q_CASE(LMK_Q4_1, call) Q_CASE(LMK_Q5_0, call) Q_CASE(LMK_Q5_1, call) \
-        Q_CASE(LMK_IQ4_NL, call) Q_CASE(LMK_MXFP4, call) Q_QUAD_CASES(call)                        \
-    }
+#define Q_EACH_BLOCK_TYPE(call) switch (type) { Q_BLOCK_CASES(call) }
+#define Q_EACH_TYPE(call) switch (type) { Q_BLOCK_CASES(call) Q_QUAD_CASES(call) }
 #endif
 
 static void dot_packed(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *group,

@@ -121,7 +121,7 @@ int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_w
     if (!job) return -1;
     *job = (strips_job){ .of = s, .w = w, .y = y, .width = lmk_threads() };
     job->group_bytes = lmk_group_bytes(lmk_form_of(w->type), w->cols);
-    job->scratch_bytes = lmk_strips_scratch(w->cols, s->most);
+    job->scratch_bytes = lmk_strips_scratch(s->most);
     job->scratch = lmk_alloc(c, (size_t)(job->width * job->scratch_bytes));
     if (!job->scratch) return -1;
     if (!w->packed) {
