@@ -89,6 +89,10 @@ static void e_q6_k(const uint8_t *b, float *y)
     }
 }
 
+#ifdef LOOKS_UP
+#include "expand_grids.h"
+#endif
+
 /* 1 when the type is one of these, else 0 and nothing is done. */
 static int expand(int32_t type, const uint8_t *b, float *y, int64_t n)
 {
@@ -103,6 +107,17 @@ static int expand(int32_t type, const uint8_t *b, float *y, int64_t n)
         EACH_BLOCK(12, e_q4_k, 256, 144)
         EACH_BLOCK(13, e_q5_k, 256, 176)
         EACH_BLOCK(14, e_q6_k, 256, 210)
+#ifdef LOOKS_UP
+        EACH_BLOCK(10, e_q2_k, 256, 84)
+        EACH_BLOCK(11, e_q3_k, 256, 110)
+        EACH_BLOCK(16, e_iq2_xxs, 256, 66)
+        EACH_BLOCK(17, e_iq2_xs, 256, 74)
+        EACH_BLOCK(18, e_iq3_xxs, 256, 98)
+        EACH_BLOCK(19, e_iq1_s, 256, 50)
+        EACH_BLOCK(21, e_iq3_s, 256, 110)
+        EACH_BLOCK(22, e_iq2_s, 256, 82)
+        EACH_BLOCK(29, e_iq1_m, 256, 56)
+#endif
 #undef EACH_BLOCK
     }
     return 0;

@@ -120,6 +120,33 @@ static inline i16x i_right(i16x a, int n)
 }
 static inline v16 i_to_float(i16x a) { return (v16){ _mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi) }; }
 
+static inline i16x i_fields2(uint32_t u)
+{
+    const __m256i by = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+    return (i16x){ _mm256_srlv_epi32(_mm256_set1_epi32((int)u), by), _mm256_srlv_epi32(_mm256_set1_epi32((int)(u >> 16)), by) };
+}
+static inline i16x i_fields4(uint64_t u)
+{
+    const __m256i by = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    return (i16x){ _mm256_srlv_epi32(_mm256_set1_epi32((int)u), by), _mm256_srlv_epi32(_mm256_set1_epi32((int)(u >> 32)), by) };
+}
+static inline v16 v_pick4(v16 table, i16x at)
+{
+    return (v16){ _mm256_permutevar_ps(table.lo, at.lo), _mm256_permutevar_ps(table.hi, at.hi) };
+}
+static inline v16 v_pick8(v16 table, i16x at)
+{
+    return (v16){ _mm256_permutevar8x32_ps(table.lo, at.lo), _mm256_permutevar8x32_ps(table.hi, at.hi) };
+}
+static inline v16 v_signed(v16 a, uint32_t signs)
+{
+    const __m256i s = _mm256_set1_epi32((int)signs), top = _mm256_set1_epi32((int)0x80000000);
+    const __m256i lo = _mm256_sllv_epi32(s, _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
+    const __m256i hi = _mm256_sllv_epi32(s, _mm256_setr_epi32(23, 22, 21, 20, 19, 18, 17, 16));
+    const i16x minus = { _mm256_and_si256(lo, top), _mm256_and_si256(hi, top) };
+    return v_mul(a, i_float(BOTH(i16x, _mm256_or_si256, minus, v_bits(v_set(1.0f)))));
+}
+
 #define EACH_HALF(op, a, n) ((i16x){ op((a).lo, n), op((a).hi, n) })
 #define i_shl(a, n) EACH_HALF(_mm256_slli_epi32, a, n)
 #define i_sar(a, n) EACH_HALF(_mm256_srai_epi32, a, n)
@@ -195,7 +222,8 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 }
 
 #define V_FETCH(after, p) LMK_FETCH((after).lo, p)
-#define EXPANDS                                     /* expand.h pays */
+#define EXPANDS                                     /* expand.h pays, */
+#define LOOKS_UP                                    /* and so does expand_grids.h */
 #define DELTA_BLOCKS 1                              /* delta.h: blocks of columns in registers */
 #define BLOCK_W 3
 #define BLOCK_X 2

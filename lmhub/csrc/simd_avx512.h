@@ -66,6 +66,20 @@ static inline i16x i_left(i16x a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi3
 static inline i16x i_right(i16x a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 static inline v16 i_to_float(i16x a) { return _mm512_cvtepi32_ps(a); }
 
+static inline i16x i_fields2(uint32_t u)
+{
+    return _mm512_srlv_epi32(i_set(u), _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+}
+static inline i16x i_fields4(uint64_t u)
+{
+    const __m512i each = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m512i words = _mm512_permutexvar_epi32(each, _mm512_castsi128_si512(_mm_cvtsi64_si128((int64_t)u)));
+    return _mm512_srlv_epi32(words, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
+}
+static inline v16 v_pick4(v16 table, i16x at) { return _mm512_permutevar_ps(table, at); }
+static inline v16 v_pick8(v16 table, i16x at) { return _mm512_permutexvar_ps(at, table); }
+static inline v16 v_signed(v16 a, uint32_t signs) { return _mm512_mask_mul_ps(a, (__mmask16)signs, a, v_set(-1.0f)); }
+
 #define i_shl(a, n) _mm512_slli_epi32(a, n)
 #define i_sar(a, n) _mm512_srai_epi32(a, n)
 static inline i16x i_or(i16x a, i16x b) { return _mm512_or_si512(a, b); }
@@ -135,7 +149,8 @@ static inline void v_sum_4x4(float *const *y, int64_t i0, v16 acc[4][4])
 }
 
 #define V_FETCH(after, p) LMK_FETCH(after, p)
-#define EXPANDS                                     /* expand.h pays */
+#define EXPANDS                                     /* expand.h pays, */
+#define LOOKS_UP                                    /* and so does expand_grids.h */
 #define DELTA_BLOCKS 4                              /* delta.h: blocks of columns in registers */
 #define BLOCK_W 4
 #define BLOCK_X 4

@@ -131,6 +131,15 @@ static inline i16x i_load_u8(const uint8_t *p) { i16x r; EACH r.u[i] = p[i]; ret
 static inline i16x i_load_i8(const int8_t *p) { i16x r; EACH r.u[i] = (uint32_t)p[i]; return r; }
 static inline v16 i_to_float(i16x a) { v16 r; EACH r.f[i] = (float)(int32_t)a.u[i]; return r; }
 
+/* Sixteen fields of two or four bits in the lowest bits of their lanes; what is above them is of no meaning. */
+static inline i16x i_fields2(uint32_t u) { i16x r; EACH r.u[i] = u >> 2 * i; return r; }
+static inline i16x i_fields4(uint64_t u) { i16x r; EACH r.u[i] = (uint32_t)(u >> 4 * i); return r; }
+/* A lane's place in its four lanes of a table (the low two bits count), or in one of eight that is there twice (the low four
+ * count and are below 8) */
+static inline v16 v_pick4(v16 table, i16x at) { v16 r; EACH r.f[i] = table.f[i / 4 * 4 + (at.u[i] & 3)]; return r; }
+static inline v16 v_pick8(v16 table, i16x at) { v16 r; EACH r.f[i] = table.f[at.u[i] & 7]; return r; }
+static inline v16 v_signed(v16 a, uint32_t signs) { EACH a.f[i] *= signs >> i & 1 ? -1.0f : 1.0f; return a; }
+
 /* Rows a[i] become columns */
 static inline void v_transpose(v16 *a)
 {

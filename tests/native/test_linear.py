@@ -77,6 +77,21 @@ def test_linear_of_every_type_is_the_product_and_the_same_bits_on_every_level(
     assert all(y.tobytes() == found[0].tobytes() for y in found)
 
 
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
+def test_rows_of_any_bytes_are_the_same_on_every_level(
+    kind: GGMLType, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator
+) -> None:
+    """Every code and sign, and scales that are subnormal, infinite or NaN, where one NaN is as good as another."""
+    rows, cols = 40, 1024
+    data = rng.integers(0, 256, (rows, kind.row_bytes(cols)), np.uint8)
+    want = expand(data.reshape(-1), kind, (rows, cols))
+    for level in levels:
+        ops = kernels(level)
+        got = ops.get_rows(ops.weight(kind.id, data, rows, cols), list(range(rows)))
+        same = (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))
+        assert same.all(), (level, np.argwhere(~same)[:5])
+
+
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q3_K, *PACKED], ids=lambda kind: kind.name)
 @pytest.mark.parametrize(("rows", "cols"), [(1, 256), (16, 256), (50, 768), (129, 256)])
 def test_a_row_never_depends_on_its_neighbours_or_on_the_threads(
