@@ -81,6 +81,22 @@ def test_weights_that_share_an_input_give_what_each_gives_alone(
         assert [y.tobytes() for y in ops.linear_many(ws, x)] == alone
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [GGMLType.Q8_0, *QUADS], ids=lambda kind: kind.name)
+def test_numerical_failure_shows_in_its_own_row_and_what_is_tiny_is_zero(
+    kind: GGMLType, bad: float, ops: Any, rng: np.random.Generator
+) -> None:
+    w = ops.weight(kind.id, stored(20, 256, rng, kind), 20, 256)
+    x = rng.standard_normal((37, 256), np.float32)
+    good = ops.linear(w, x)
+    x[3, 40] = x[36, 200] = bad
+    x[17], x[30] = 0.0, 2.0**-101
+    y = ops.linear(w, x)
+    assert np.isnan(y[[3, 36]]).all() and not y[[17, 30]].any()
+    others = [row for row in range(37) if row not in (3, 17, 30, 36)]
+    assert y[others].tobytes() == good[others].tobytes()
+
+
 def test_weights_of_other_sizes_cannot_share_an_input(ops: Any, rng: np.random.Generator) -> None:
     ws = [ops.weight(Q8_0, stored(16, cols, rng), 16, cols) for cols in (64, 96)]
     with pytest.raises(KernelError, match="rows of 64 and of 96 cannot share an input"):
