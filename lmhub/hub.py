@@ -109,12 +109,12 @@ class Hub:
     def claim_for(self, file: GGUFFile) -> Claim:
         """The family that serves this file. Raises UnsupportedModel naming what to install."""
         arch = file.architecture
-        if arch == "clip":
-            raise UnsupportedModel(
-                f"{file.path.name} is what a model sees or hears with, not the model, and this server reads text only; "
-                f"name the model's own file"
-            )
         if arch not in self.claims:
+            if arch == "clip":
+                raise UnsupportedModel(
+                    f"{file.path.name} is what a model sees or hears with, not the model, and this server reads text only; "
+                    f"name the model's own file"
+                )
             broken = [i for i in self.plugins.infos.values() if i.state == "broken"]
             hint = f"; {broken[0].title} is installed but broken: {broken[0].problem}" if broken else ""
             known = ", ".join(sorted(self.claims)) or "none"

@@ -112,6 +112,7 @@ typedef struct q_sums {
 
 ALWAYS void q_start(q_sums *s, const int nx)
 {
+#pragma GCC unroll 8
     for (int j = 0; j < nx; j++) {
         s->acc[j] = s->low[j] = v_set(0.0f);
         s->whole[j] = i_set(0);
@@ -124,6 +125,7 @@ ALWAYS void q_block(const int32_t type, const b64 *codes, const float *scale, co
 {
     const lmk_form f = lmk_form_of(type);
     const int most = q_most(type), shift = q_shift(type), share = lmk_share(f);
+#pragma GCC unroll 8
     for (int j = 0; j < nx; j++) {
         const lmk_q8_block *xb = &x[j][b];
         const int n = j ? 0 : lines;
@@ -137,16 +139,20 @@ ALWAYS void q_block(const int32_t type, const b64 *codes, const float *scale, co
             dot = b_dot(codes, 8, xb->q, q_correction(type, xb->correction), most, shift, next, n);
             if (share > 1) dot = i_mul(i_load(factor), dot);
         }
-        if (share > 1) dot = s->whole[j] = i_add(s->whole[j], dot);
+        s->whole[j] = share > 1 ? i_add(s->whole[j], dot) : dot;
         if (f.mins) s->low[j] = v_fma(v_load(min), v_set(xb->sum), s->low[j]);
-        if ((b + 1) % share) continue;
-        s->acc[j] = v_fma(i_to_float(dot), v_mul(v_load(scale), v_set(xb->scale)), s->acc[j]);
-        if (share > 1) s->whole[j] = i_set(0);
+    }
+    if ((b + 1) % share) return;
+#pragma GCC unroll 8
+    for (int j = 0; j < nx; j++) {
+        s->acc[j] = v_fma(i_to_float(s->whole[j]), v_mul(v_load(scale), v_set(x[j][b].scale)), s->acc[j]);
+        s->whole[j] = i_set(0);
     }
 }
 
 ALWAYS void q_finish(const int32_t type, float *const *y, int64_t i0, int n_out, const q_sums *s, const int nx)
 {
+#pragma GCC unroll 8
     for (int j = 0; j < nx; j++)
         v_store_part(y[j] + i0, lmk_form_of(type).mins ? v_add(s->acc[j], s->low[j]) : s->acc[j], n_out);
 }
@@ -186,7 +192,7 @@ ALWAYS void q_expand(const int32_t type, uint8_t *panel, float *scale, int32_t *
             q_scales(type, unit, scale, factor, min);
             unit += f.unit_bytes;
             scale += 16;
-            factor += f.unit / LMK_BLOCK * f.steps * 16;
+            if (lmk_share(f) > 1) factor += f.unit / LMK_BLOCK * f.steps * 16;
             min += f.unit / LMK_BLOCK * 16;
         }
         q_codes(type, group, codes);
