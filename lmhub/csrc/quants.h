@@ -229,6 +229,8 @@ ALWAYS void q_dot(const int32_t type, float *const *y, int64_t i0, int n_out, co
         for (; j < n_x; j++) q_panel(type, y + j, i0, n_out, panel, x + j, k, 1);
         return;
     }
+    if (Q_ROWS == 8)               /* 32 registers hold eight rows' sums beside the codes */
+        for (; j + 8 <= n_x; j += 8) q_direct(type, y + j, i0, n_out, group, x + j, k, 8);
     for (; j + Q_ROWS / 2 <= n_x; j += Q_ROWS / 2) q_direct(type, y + j, i0, n_out, group, x + j, k, Q_ROWS / 2);
     for (; j < n_x; j++) q_direct(type, y + j, i0, n_out, group, x + j, k, 1);
 }
