@@ -112,8 +112,8 @@ class Hub:
         if arch not in self.claims:
             if arch == "clip":
                 raise UnsupportedModel(
-                    f"{file.path.name} is what a model sees or hears with, not the model, and this server reads text only; "
-                    f"name the model's own file"
+                    f"{file.path.name} is what a model sees or hears with, not the model, and this server reads text "
+                    f"only; name the model's own file"
                 )
             broken = [i for i in self.plugins.infos.values() if i.state == "broken"]
             hint = f"; {broken[0].title} is installed but broken: {broken[0].problem}" if broken else ""
