@@ -43,6 +43,14 @@ def input_schema(tool: Tool) -> Mapping[str, Any]:
     return {"type": "object", "properties": {"input": described}, "required": ["input"], "additionalProperties": False}
 
 
+def json_call(tool: Tool, rule: str, schema: Mapping[str, Any] | None, head: str) -> str:
+    """Lark lines in which `rule` is a JSON object: `head`, then the arguments of `tool`, by `schema` if it has one."""
+    arguments: Mapping[str, Any] = {"type": "object"} if schema is None else schema
+    if tool.custom:
+        arguments = input_schema(tool)
+    return f"{rule}: {literal(head)} {rule}_a {literal('}')}\n{rule}_a: {json_rule(arguments)}\n"
+
+
 def xml_shape_of_input(tool: Tool, rule: str) -> str:
     """Lark lines in which `rule` is one call of a custom tool in the XML style, its input held to its format."""
     head = literal(f"\n<function={tool.name}>\n<parameter=input>\n")

@@ -5,6 +5,7 @@ How a call is written is the business of the readers.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ class Announced:
 Step = Callable[[], Iterator[Announced | str]]
 
 
-class StepReader:
+class StepReader(ABC):
     """Reads one region. A step takes what it can from the front of `_text`, and may put another in its own place."""
 
     def __init__(self, tools: Sequence[Tool]):
@@ -39,9 +40,9 @@ class StepReader:
             if self._step == step and len(self._text) == before:
                 return
 
+    @abstractmethod
     def _head(self) -> Iterator[Announced | str]:
         """The first step: everything up to the arguments of a call."""
-        raise NotImplementedError
 
     def _nothing(self) -> Iterator[str]:
         """The last step."""

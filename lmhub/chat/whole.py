@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lmhub.chat.calls import parse_calls, raw_input
-from lmhub.chat.lark import input_schema, json_rule, literal
+from lmhub.chat.lark import json_call
 from lmhub.types import Content, ReplyItem, ReplyParser, Tool, ToolCallDelta, ToolCallStart
 
 MAX_CALL_BYTES = 1 << 20
@@ -61,8 +61,4 @@ def parser(token_id: Callable[[str], int | None], prompt: Sequence[int], tools: 
 
 def shape(tool: Tool, rule: str, schema: Mapping[str, Any] | None, exact: bool) -> str:
     """Lark lines in which `rule` is a reply that calls `tool`; see `ToolStyle`."""
-    arguments: Mapping[str, Any] = {"type": "object"} if schema is None else schema
-    if tool.custom:
-        arguments = input_schema(tool)
-    head = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "parameters": '
-    return f"{rule}: {literal(head)} {rule}_a {literal('}')}\n{rule}_a: {json_rule(arguments)}\n"
+    return json_call(tool, rule, schema, f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "parameters": ')

@@ -24,7 +24,7 @@ from lmhub.model import Chunk, State
 from lmhub.testing import drive
 from lmhub.testing.cases import Cases, Named
 from lmhub.testing.conformance import FamilyConformance
-from lmhub.testing.tiny import Paths, Tiny, write
+from lmhub.testing.tiny import Tiny, write
 
 N_CTX = 160
 STEPS = 4  # of the canvases here: enough for every rule to have had its turn
@@ -46,14 +46,7 @@ class BlockConformance(Cases):
     def cases(cls) -> dict[str, Named]:
         return {"tiny": list(cls.models.items())}
 
-    @pytest.fixture
-    def path(self, tiny: Tiny, paths: Paths) -> Path:
-        return paths(tiny)
-
-    @pytest.fixture
-    def model(self, path: Path) -> Any:
-        return drive.load(self.plugin, path, N_CTX)
-
+    path, model = FamilyConformance.path, FamilyConformance.model
     test_importing_the_plugin_loads_nothing_heavy = FamilyConformance.test_importing_the_plugin_loads_nothing_heavy
     test_missing_tensors_are_named = FamilyConformance.test_missing_tensors_are_named
     test_misshapen_tensors_are_named = FamilyConformance.test_misshapen_tensors_are_named

@@ -6,6 +6,7 @@ pytest by itself makes a skipped test of an empty list, which reads like somethi
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,16 +16,16 @@ Named = Sequence[tuple[str, Any]]
 """What a test's id calls a case, and the case."""
 
 
-class Cases:
+class Cases(ABC):
     """Base of a suite, whose own subclasses name a plugin."""
 
     plugin: ClassVar[str]
     """The plugin's import name."""
 
     @classmethod
+    @abstractmethod
     def cases(cls) -> Mapping[str, Named]:
         """Argument of tests -> what it is, one after the other."""
-        raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -171,7 +171,32 @@ class Row:
     want: Want
 
 
-class FakeModel(CausalLM):
+class _Gated:
+    """A model whose steps wait at a gate and can be aborted."""
+
+    def __init__(self, gate: Gate | None) -> None:
+        self.closed = False
+        self._gate, self._aborted = gate, False
+
+    def abort(self) -> None:
+        """Make the running step, or else the next one, return early."""
+        self._aborted = True
+        if self._gate is not None:
+            self._gate.wake()
+
+    def close(self) -> None:
+        """Only recorded."""
+        self.closed = True
+
+    def _begin(self) -> None:
+        if self._gate is not None:
+            self._gate.hold(lambda: self._aborted)
+        if self._aborted:
+            self._aborted = False
+            raise GenerationError("the step was aborted")
+
+
+class FakeModel(_Gated, CausalLM):
     """Answers with scripted tokens: its logits leave no doubt, whatever the sampling parameters.
 
     `reply` is one script for all prompts, or a function of the prompt; behind its end comes `end`. `before_step` sees
@@ -193,12 +218,8 @@ class FakeModel(CausalLM):
         self.n_ctx_train = n_ctx_train
         self.steps: list[tuple[Row, ...]] = []
         self.states: list[FakeState] = []
-        self.closed = False
-        self._reply = reply
-        self._gate = gate
-        self._before_step = before_step
-        self._end = end
-        self._aborted = False
+        _Gated.__init__(self, gate)
+        self._reply, self._before_step, self._end = reply, before_step, end
 
     def new_state(self, n_ctx: int) -> FakeState:
         """An empty state, also kept in `states`."""
@@ -207,11 +228,7 @@ class FakeModel(CausalLM):
 
     def forward(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """See CausalLM. Waits at the gate first."""
-        if self._gate is not None:
-            self._gate.hold(lambda: self._aborted)
-        if self._aborted:
-            self._aborted = False
-            raise GenerationError("the step was aborted")
+        self._begin()
         if self._before_step is not None:
             self._before_step(chunks)
         self.steps.append(tuple(Row(chunk.state.n_tokens, tuple(chunk.tokens), chunk.want) for chunk in chunks))
@@ -245,16 +262,6 @@ class FakeModel(CausalLM):
         row[script[index] if index < len(script) else self._end] = 10.0
         return row
 
-    def abort(self) -> None:
-        """Make the running step, or else the next one, return early."""
-        self._aborted = True
-        if self._gate is not None:
-            self._gate.wake()
-
-    def close(self) -> None:
-        """Only recorded."""
-        self.closed = True
-
 
 class NoiseModel(FakeModel):
     """Logits are noise that depends on the sequence and on nothing else, as row invariance demands."""
@@ -273,7 +280,7 @@ class FakeCanvas(Canvas):
         self.draft = np.full(size, ord("?"), np.int32)
 
 
-class FakeBlocks(BlockLM):
+class FakeBlocks(_Gated, BlockLM):
     """A diffusion model that answers with scripted tokens, a block at a time, and `end` behind them.
 
     After the k-th of n passes the first k/n of a block are right and the rest are question marks. `reply` is one script
@@ -296,10 +303,9 @@ class FakeBlocks(BlockLM):
         self.encoded: list[list[tuple[int, Tokens]]] = []
         self.passes: list[list[int]] = []
         self.canvases: list[FakeCanvas] = []
-        self.closed = False
-        self._reply, self._gate, self._before_pass, self._end = reply, gate, before_pass, end
+        _Gated.__init__(self, gate)
+        self._reply, self._before_pass, self._end = reply, before_pass, end
         self._prompts: dict[int, int] = {}  # the prompt's length, by state
-        self._aborted = False
 
     def new_state(self, n_ctx: int) -> FakeState:
         """An empty state."""
@@ -335,23 +341,6 @@ class FakeBlocks(BlockLM):
             n_right = len(right) * canvas.n_passes // canvas.wish.steps
             canvas.draft = np.array([*right[:n_right], *[ord("?")] * (len(right) - n_right)], np.int32)
             canvas.is_settled = canvas.n_passes == canvas.wish.steps
-
-    def abort(self) -> None:
-        """Make the running pass, or else the next one, return early."""
-        self._aborted = True
-        if self._gate is not None:
-            self._gate.wake()
-
-    def close(self) -> None:
-        """Only recorded."""
-        self.closed = True
-
-    def _begin(self) -> None:
-        if self._gate is not None:
-            self._gate.hold(lambda: self._aborted)
-        if self._aborted:
-            self._aborted = False
-            raise GenerationError("the pass was aborted")
 
     def _block(self, state: FakeState, number: int) -> list[int]:
         n_prompt = self._prompts[id(state)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmhub.chat.hermes import members_of
-from lmhub.chat.lark import input_schema, json_rule, literal
+from lmhub.chat.lark import json_call
 from lmhub.types import Tool
 
 
@@ -25,8 +25,4 @@ def parse_calls(text: str, tools: Sequence[Tool] = (), cut: bool = False) -> Seq
 
 def shape(tool: Tool, rule: str, schema: Mapping[str, Any] | None, exact: bool) -> str:
     """Lark lines in which `rule` is the payload of one call of `tool`; see `ToolStyle`."""
-    arguments: Mapping[str, Any] = {"type": "object"} if schema is None else schema
-    if tool.custom:
-        arguments = input_schema(tool)
-    head = f'{{"name":{json.dumps(tool.name, ensure_ascii=False)},"args":'
-    return f"{rule}: {literal(head)} {rule}_a {literal('}')}\n{rule}_a: {json_rule(arguments)}\n"
+    return json_call(tool, rule, schema, f'{{"name":{json.dumps(tool.name, ensure_ascii=False)},"args":')
