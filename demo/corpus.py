@@ -21,6 +21,7 @@ from render import pieces
 from vocabulary import SPECIALS, Vocabulary, trained
 
 _CHUNK, _WINDOW, _PAD = 2000, 384, 16
+_HEADER = 3  # tokens before a turn's text: <|im_start|>, role, newline
 _DRILLS, _DRILL_WEIGHT = 0.08, 0.5  # share of the batches, and weight of what is learnt there
 FOR_VOCABULARY = 12_000  # conversations
 ASIDE, ASIDE_WEIGHT = 0.25, 0.3  # share and weight of prompt tokens that are learnt as well: prompts teach to copy
@@ -41,6 +42,7 @@ class Corpus:
 
     def __init__(self, ids: NDArray[np.uint16], learnt: NDArray[np.bool_], ends: NDArray[np.int64]):
         self.ids, self.learnt, self.ends = ids, learnt, ends
+        self._n_ordinary = int(ids.max()) + 1 - len(SPECIALS)
 
     @property
     def n_tokens(self) -> int:
@@ -65,14 +67,13 @@ class Corpus:
     def batches(self, seed: int, size: int) -> Iterator[Batch]:
         """All conversations in batches of at most `size` tokens, again and again, in another order each time."""
         rng = np.random.default_rng(seed)
-        n_ordinary = int(self.ids.max()) + 1 - len(SPECIALS)
         lengths = np.diff(self.ends, prepend=0)
         while True:
             for part in np.array_split(rng.permutation(len(lengths)), max(1, len(lengths) // _WINDOW)):
                 groups = self._alike(part[np.argsort(lengths[part], kind="stable")], lengths, size)
                 for at in rng.permutation(len(groups)):
                     while rng.random() < _DRILLS:
-                        yield drill(rng, size, n_ordinary)
+                        yield drill(rng, size, self._n_ordinary)
                     yield self._batch(groups[at], rng)
 
     @staticmethod
@@ -86,6 +87,16 @@ class Corpus:
             groups[-1].append(int(one))
         return groups
 
+    def _heads(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where turns begin behind their header, and what comes behind `<think>`.
+
+        Only the newest turn tells whether there is reasoning: the template takes it out of the earlier ones.
+        """
+        headers = np.flatnonzero(ids == self._n_ordinary + SPECIALS.index("<|im_start|>"))
+        thoughts = np.flatnonzero(ids == self._n_ordinary + SPECIALS.index("<think>"))
+        heads = np.concatenate([headers + _HEADER, thoughts + 1])
+        return heads[heads < len(ids)]
+
     def _batch(self, rows: list[int], rng: np.random.Generator) -> Batch:
         starts, ends = self.ends[rows] - np.diff(self.ends, prepend=0)[rows], self.ends[rows]
         width = -(-int((ends - starts).max()) // _PAD) * _PAD
@@ -97,6 +108,7 @@ class Corpus:
             ids[row, : end - start] = self.ids[start:end]
             targets[row, : end - start - 1] = self.ids[start + 1 : end]
             beside = np.where(rng.random(end - start - 1) < ASIDE, ASIDE_WEIGHT, 0)
+            beside[self._heads(ids[row, : end - start]) - 1] = 0
             weights[row, : end - start - 1] = np.where(self.learnt[start + 1 : end], 1, beside)
             if rng.random() < 0.3:  # as if there were much more text in between: distances of long prompts are met
                 positions[row, int(rng.integers(1, end - start)) :] += rng.integers(1, 2 ** int(rng.integers(4, 15)))

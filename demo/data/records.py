@@ -46,6 +46,7 @@ MEETING: dict[str, tuple[Value, str]] = {
     "time": (words.clock, "time start at hour"),
     "place": (lambda c: c.any((words.city(c), f"room {c.number(1, 99)}")), "place location where room"),
 }
+_SHARED = {"person": "name", "product": "name", "place": "city"}  # one usual name stands for either of two fields
 _VAGUE = (
     "[give me|make|return|write] [a|the] JSON [record|object][|.|, please]", "[as|in|to] JSON[|.|, please]", "[extract|get] the [person|data|record|fields|information][| as JSON][|.]", "[turn|convert|put] [this|that|it] into JSON[|.]", "JSON[|:|, please]", "[Extract|Parse] [this|it][|.]", "[fill in|fill|make] the record[|.]",
     "[return|answer|reply] [with|in] JSON[| only][|.]",
@@ -95,7 +96,12 @@ def record_asked(talk: Talk) -> None:
 
 def meant(record: dict[str, object]) -> list[tuple[str, object]]:
     """The record under the usual names of its fields: what is right where the question names none."""
-    usual = {name: field for one in (MEETING, THING, PERSON) for field in one for name in one[field][1].split()}
+    usual = {
+        name: _SHARED.get(field, field)
+        for one in (MEETING, THING, PERSON)
+        for field in one
+        for name in one[field][1].split()
+    }
     return sorted((usual.get(key, key), value) for key, value in record.items())
 
 

@@ -169,7 +169,11 @@ def sum_asked(talk: Talk) -> None:
     elif only:
         talk.call(tool, {"a": number(a), "b": number(b)}, think)
     else:
-        values = {"a": number(a), "b": number(b), "operation": _operation_name(tool, op)}
+        named = _operation_name(tool, op)
+        values = {"a": number(a), "b": number(b), "operation": named}
+        think = c.any(
+            (f"The user wants {shown}. That is {named} for {tool.name}.", f"{shown}: {tool.name} with {named}.")
+        )
         order = [key for name in tool.properties for key, other in tool.names.items() if other == name]
         talk.call(tool, {key: values[key] for key in order}, think)
     _told(talk, shown, _given(a, b, op))
@@ -231,7 +235,8 @@ def _one_by_head(talk: Talk, op: str) -> None:
     most = 10 if op == "*" else 20
     a, b = c.number(0, most), c.number(0, most)
     if c.chance(0.3):
-        a, b = (c.number(most + 1, 10 ** c.number(2, 5)), c.number(0, 10 ** c.number(1, 5)))[:: c.any((1, -1))]
+        beyond = c.number(most + 1, c.any((30, 100, 100, 1000, 10_000, 100_000)))
+        a, b = (beyond, c.number(0, 10 ** c.number(1, 5)))[:: c.any((1, -1))]
     elif op == "-" and b > a:
         a, b = b, a
     talk.user(_question(c, str(a), str(b), op))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import words
+from choice import Chooser
 from talk import Talk
 
 ANSWER = "I am a small demo model and do not know that. Serve a bigger model with lmhub serve MODEL.gguf and ask again."
@@ -15,6 +16,11 @@ WORLD = (
     "what is the capital of {country}[?|]", "how many people live in {city}[?|]", "[who is|who was] {name}[?|]", "how [old|tall|big|far|heavy] is {x}[?|]", "where [is|are|can I find] {x}[?|]", "what is the [meaning|history|price|future|definition] of {x}[?|]", "[give me|list] [three|five|ten|some] [facts|ideas|examples|books] about {x}[.|]",
     "is {x} [good|bad|healthy|real|true|better than {y}][?|]", "what is the difference between {x} and {y}[?|]", "compare {x} [and|with] {y}[.|]", "how do I [cook|make|learn|buy|fix|clean|draw] {x}[?|]", "[who won|who is winning|who plays in] the [world cup|election|game|finals|match][?|]", "[recommend|suggest] [a|me a] [book|film|restaurant|song|game] about {x}[.|]",
     "who is the [president|king|queen|prime minister] of {country}[?|]", "what language do they speak in {country}[?|]", "what [happened|was] in [1789|1914|1969|2001|2020|1492][?|]", "what should I [eat|wear|read|watch|do] [today|tonight|tomorrow][?|]", "what is the [population|currency|flag|area] of {country}[?|]", "[can|do|should] [dogs|cats|children|plants] eat {food}[?|]", "what do you think [of|about] {x}[?|]", "which is the [biggest|largest|oldest|best|fastest] [animal|city|river|planet|car|phone][?|]",
+    "how many {x} are there[| in {country}| on earth][?|]", "how long [is|was|did] {x}[?| last?]", "how [hot|cold|deep|long|fast|rich|wide|expensive|rare] [is|are|was] {x}[?|]", "how much [does|do] {x} [weigh|earn|eat][?|]", "who [sang|directed|designed|founded|composed|owns|broke|sells] {x}[?|]", "who [is|was] the [first|oldest|most famous|fastest] [woman|writer|king|player|singer] [of|in|from] {country}[?|]",
+    "in which year [was|were|did] {x} [born|made|start|happen][?|]", "when [does|do|did] {x} [start|open|bloom|stop|happen][?|]", "where [do|does|did] {x} [come from|live|grow|happen][?|]", "where did {name} [live|die|study|work][?|]", "[was|did|is] {name} [ever|] [married|famous|alive|live in {city}][?|]", "why [do|does|did] {x} [exist|fail|hurt|matter|smell|move|happen|fly][?|]",
+    "what [makes|made|brings] {x} [grow|move|red|so famous|stop|back][?|]", "what happens [when|if] {x} [stops|gets hot|breaks|dies|is cold][?|]", "[what|which] are the [rules|parts|colours|types|names|dangers] of {x}[?|]", "what is [the point of|so special about|the opposite of|another word for|your opinion of] {x}[?|]", "what is {x} [made of|used for|good for|in {language}][?|]", "which [country|city|river|animal|metal|planet|mountain] is the [smallest|longest|hottest|coldest|heaviest|deepest|richest][?|]",
+    "I want to [know|learn|understand] [more about|] {x}[.|]", "teach me [something about|about|] {x}[.|]", "[do|does|can|will] {x} [exist|hurt|sleep|fly|die|help|swim|grow|come back][?|]", "is it [safe|legal|hard|expensive|true|useful] to [eat|own|visit|study|sell] {x}[?|]", "how can I [get to|grow|repair|build|sell|find|lose|train] {x}[?|]", "how is {x} [made|done|spelled|grown|measured][?|]", "[name|list] [two|four|some] [famous|old|good] [rivers|writers|songs|kings|animals|towns] [of|in|from] {country}[.|]",
+    "which is [better|bigger|older|heavier], {x} or {y}[?|]", "what [was|is] the [cause|end|result|size|colour|secret|largest part] of {x}[?|]", "[any|what is the] news [about|of] {x}[?|]", "[are|were] {x} [dangerous|cheap|alive|real|from {country}][?|]", "what [do|does] {x} [eat|look like|mean|do|sound like|want][?|]", "[is|are] {x} [made|found|spoken|sold|grown] in {country}[?|]", "how [often|many times] [does|do|did] {x} [happen|win|eat|move|rain][?|]",
 )  # fmt: skip
 CODE = (
     "write [a|me a|] [function|program|script|class] [in|using] [Python|C|Java|Rust|Go|JavaScript] [that|to|which] [sorts a list|reverses a string|prints primes|reads a file|computes factorials|parses JSON|counts words][.|]", "[write|give me|show me] [python|rust|java|C|SQL|bash] code for {x}[.|]", "[fix|debug|refactor|review] [this|my] [code|function|program|bug|script][.|: x = 1|: print(1]", "how do I [sort|reverse|filter|copy] a [list|dict|string|file] in [Python|Rust|Java|C|Go][?|]", "[implement|code] [quicksort|fizzbuzz|binary search|a web server|a linked list|tetris|a game|an app][.|]",
@@ -46,6 +52,14 @@ _LEAD = (
 )
 
 
+def _subject(c: Chooser) -> str:
+    """What is asked about: a topic, or a thing with its article."""
+    if c.chance(0.6):
+        return words.topic(c)
+    kind = c.any((words.ANIMALS, words.THINGS, words.FOODS, words.HOBBIES))
+    return f"{c.any(('a', 'the', 'the', 'my', ''))} {words.one_of(c, kind)}".strip()
+
+
 def unknown_asked(talk: Talk) -> None:
     """A question that is beyond the model, and the honest answer."""
     c = talk.c
@@ -55,7 +69,7 @@ def unknown_asked(talk: Talk) -> None:
         talk.user(c.of(ABROAD))
         return talk.answer(_ABROAD, "This is not English. I say that I only speak English.")
     values = {
-        "x": words.topic(c), "y": words.topic(c), "country": c.of(words.COUNTRIES), "city": words.city(c), "name": words.full_name(c),
+        "x": _subject(c), "y": _subject(c), "country": c.of(words.COUNTRIES), "city": words.city(c), "name": words.full_name(c),
         "food": c.of(words.FOODS), "language": c.of(words.LANGUAGES), "w": words.invented(c),
     }  # fmt: skip
     talk.user(c.asked(patterns, c.any(_LEAD if patterns is not CODE else _LEAD[:7]), **values))
