@@ -25,7 +25,7 @@ import httpx
 START_S = 300.0  # a server that is not ready by then has failed
 STOP_S = 30.0
 REPLY_S = 1800.0  # the longest silence within a reply: twenty thousand tokens on a slow machine
-LMHUB = [sys.executable, "-c", "from lmhub.cli import main; main()"]
+LMHUB = [sys.executable, "-m", "lmhub"]
 
 
 class ServerFailed(Exception):

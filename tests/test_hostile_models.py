@@ -402,7 +402,7 @@ def test_mutants_of_golden_models(shared: Path, tmp_path: Path) -> None:
 
 def lmhub(*words: object) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LMHUB_")}
-    command = [sys.executable, "-c", "from lmhub.cli import main; main()", *map(str, words)]
+    command = [sys.executable, "-m", "lmhub", *map(str, words)]
     return subprocess.run(command, input="", env=clean, capture_output=True, text=True, check=False, timeout=120)
 
 

@@ -87,7 +87,7 @@ def create_cli(plugins: Plugins) -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point. Ends the process with 0 done, 1 a check failed, 2 a mistake of the user's, 130 interrupted."""
+    """What `lmhub` runs. Ends the process with 0 done, 1 a check failed, 2 a mistake of the user's."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads, which nothing here has work for
     _hold_notices()
@@ -102,8 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     try:
         cli(args=arguments, prog_name="lmhub")
-    except KeyboardInterrupt:
-        sys.exit(130)
     except BrokenPipeError:  # whoever read our output has seen enough; nothing more may be flushed into the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

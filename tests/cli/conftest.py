@@ -19,13 +19,13 @@ from typer.testing import CliRunner, Result
 
 from lmhub.testing.tiny import tiny_gguf
 
-LMHUB = [sys.executable, "-c", "from lmhub.cli import main; main()"]
+LMHUB = [sys.executable, "-m", "lmhub"]
 # Stdin becomes the controlling terminal, so that Ctrl-C becomes a signal, which a shell's background jobs ignore.
 ON_TERMINAL = [
     sys.executable,
     "-c",
     "import fcntl, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "signal.signal(signal.SIGINT, signal.default_int_handler); " + LMHUB[-1],
+    "signal.signal(signal.SIGINT, signal.default_int_handler); from lmhub.__main__ import main; main()",
 ]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Invoke = Callable[..., Result]

@@ -88,13 +88,28 @@ def test_options_come_from_the_environment(tiny: Path, invoke: Callable[..., Any
 
 
 def test_output_into_a_closed_pipe_is_quiet(tiny: Path) -> None:
-    code = "from lmhub.cli import main; main()"
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-c", code, "show", "--metadata", str(tiny)]
+    words = [sys.executable, "-m", "lmhub", "show", "--metadata", str(tiny)]
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_an_interruption_while_modules_are_imported_is_quiet() -> None:
+    code = """
+import runpy, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lmhub.cli.serve":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("lmhub", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 # --- plugins ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import pytest
 
 from lmhub.testing.tiny import decoder, write
 
-LMHUB = [sys.executable, "-c", "from lmhub.cli import main; main()"]
+LMHUB = [sys.executable, "-m", "lmhub"]
 PATIENCE_S = 60.0  # a test that waits longer than this hangs, and fails
 
 

@@ -140,7 +140,7 @@ def test_a_hub_that_is_not_there(hub: Any, data: bytes, tmp_path: Path, caplog: 
 def process(hub: Any, home: Path, *words: str, **env: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home), **env}
-    command = [sys.executable, "-c", "from lmhub.cli import main; main()", *words]
+    command = [sys.executable, "-m", "lmhub", *words]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

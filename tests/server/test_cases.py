@@ -26,7 +26,7 @@ from lmhub.testing.tiny import CHAT_TEMPLATE
 from lmhub.types import Content, Tool, ToolCallDelta, ToolCallStart
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "cases"
-LMHUB = f"{sys.executable} -c 'from lmhub.cli import main; main()' serve {{model}} --port {{port}} {{flags}}"
+LMHUB = f"{sys.executable} -m lmhub serve {{model}} --port {{port}} {{flags}}"
 NOT_CHECKED = {  # case -> why it, or parts of it, cannot be shown here
     "S22": ("no reasoning_content by default",),  # this server has a model reason only where the request asks for it
     "S23": ("no reasoning_content by default",),
