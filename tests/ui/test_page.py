@@ -285,19 +285,24 @@ def test_regenerate_and_edit(page: Open) -> None:
 
 def test_dark_and_light(page: Open) -> None:
     one = page()
-    ground = "getComputedStyle(document.body).backgroundColor"
     shades = {}
+
+    def ground(theme: str) -> str:
+        """The colour behind everything, as soon as the page has heard of the theme."""
+        computed = "getComputedStyle(document.body).backgroundColor"
+        return str(one.until(f"document.documentElement.dataset.theme === '{theme}' && {computed}"))
+
     for scheme in ("light", "dark"):
         wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         one.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", wanted)
-        shades[scheme] = one.until(ground)
+        shades[scheme] = ground(scheme)
     assert shades["light"] != shades["dark"]
     one.find("#toggle-theme").click()  # the system wants dark
-    assert one.until(ground) == shades["light"]
+    assert ground("light") == shades["light"]
     one.driver.refresh()
-    assert one.until(ground) == shades["light"]
+    assert ground("light") == shades["light"]
     one.find("#toggle-theme").click()
-    assert one.until(ground) == shades["dark"]
+    assert ground("dark") == shades["dark"]
     one.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
