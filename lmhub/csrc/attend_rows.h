@@ -12,6 +12,8 @@
 /* Planes of a row: high, low. vpdpbusd multiplies bytes without and with sign: keys get an offset of 128, which w->correction
  * undoes; weights have no sign. */
 #define PLANES 2
+#define QUERY_PLANE(w) ((w)->kp / 4)               /* integers of 32 bits from a query's plane to the next one, */
+#define QUERY_QUAD 1                               /* and from four dimensions to the next ones */
 
 typedef struct cache_line { i16x high, low; } cache_line;
 typedef struct dot_sum { i16x high, a, b; } dot_sum;
@@ -58,8 +60,10 @@ ALWAYS void LAYOUT(lay_weights)(char *p, const i16x x[4])
     i_store((int32_t *)(void *)(p + LMK_LINE), i_or(i_and(a, byte), w_shl(b, 8)));
 }
 #else
-/* Planes: high bytes at even places, at odd ones, then low bytes */
+/* Planes: high bytes at even places, at odd ones, then low bytes; those of four dimensions of a query side by side */
 #define PLANES 4
+#define QUERY_PLANE(w) 1
+#define QUERY_QUAD 4
 
 typedef struct cache_line { i16x whole_even, whole_odd, even, odd; } cache_line;
 typedef struct dot_sum { i16x s; } dot_sum;
@@ -97,13 +101,12 @@ ALWAYS i16x dot_of(dot_sum s, const int keys)
 ALWAYS void LAYOUT(lay_planes)(const attend_work *w, int64_t pair)
 {
     int8_t *bytes = (int8_t *)w->q + pair * QUERY_BYTES(w);
-    int16_t planes[4][LMK_MAX_KEY / 2];
+    int16_t planes[LMK_MAX_KEY / 4][4][2];
     for (int64_t i = 0; i < w->kp; i++) {
-        const int64_t at = i / 4 * 2 + i % 4 / 2;
-        planes[i % 2][at] = bytes[i];
-        planes[2 + i % 2][at] = bytes[w->kp + i];
+        planes[i / 4][i % 2][i % 4 / 2] = bytes[i];
+        planes[i / 4][2 + i % 2][i % 4 / 2] = bytes[w->kp + i];
     }
-    for (int i = 0; i < 4; i++) memcpy(bytes + i * w->kp, planes[i], (size_t)w->kp);
+    memcpy(bytes, planes, (size_t)QUERY_BYTES(w));
     w->correction[pair] = 0;
 }
 
@@ -126,7 +129,7 @@ ALWAYS void fetch_line(const char *p)
 /* Scores of n pairs and the 16 keys of vector c. Meanwhile the group at `ahead` is fetched. */
 ALWAYS void LAYOUT(score)(const attend_work *w, const attend_stretch *s, int64_t pair, int c, const char *ahead, const int n)
 {
-    const int64_t quads = w->kp / 4, lines = w->key_pairs, step = QUERY_BYTES(w) / 4;
+    const int64_t lines = w->key_pairs, step = QUERY_BYTES(w) / 4;
     const char *k = s->k[c / 4] + LMK_LINE + c % 4 * lines * 2 * LMK_LINE;
     const int32_t *q = (const int32_t *)(const void *)w->q + pair * step;
     dot_sum sum[4];
@@ -134,7 +137,7 @@ ALWAYS void LAYOUT(score)(const attend_work *w, const attend_stretch *s, int64_t
     for (int64_t d = 0; d < lines; d++) {
         const cache_line line = load_line(k + d * 2 * LMK_LINE, 1);
         fetch_line(ahead + d * 2 * LMK_LINE);
-        for (int i = 0; i < n; i++) add_line(&sum[i], line, q + i * step + d, quads, 1);
+        for (int i = 0; i < n; i++) add_line(&sum[i], line, q + i * step + d * QUERY_QUAD, QUERY_PLANE(w), 1);
     }
     for (int i = 0; i < n; i++) {
         const i16x dot = i_add(dot_of(sum[i], 1), i_set((uint32_t)w->correction[pair + i]));
@@ -166,6 +169,23 @@ ALWAYS void LAYOUT(mix)(const attend_work *w, const attend_stretch *s, int64_t p
     }
 }
 
+/* Scores to weights, for a pair that sees no more than vectors [first, end) */
+ALWAYS void LAYOUT(weigh_pair)(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, int64_t pair, int slot,
+                               int first, int end)
+{
+    float *row = w->t + slot * STRETCH;
+    char *p = w->p + slot * BLOCKS * WEIGHTS_BYTES;
+    const attend_sight sight = look(t, s, pair / t->heads);
+    lean(t, s, pair, row);
+    if (sight.lo == 0 && sight.hi == STRETCH) {
+        w->top[slot] = v_top(tops(row, 0, VECTORS, sight, 1));
+        weigh(w, slot, row, p, WEIGHTS_BYTES, 0, VECTORS, sight, 1, LAYOUT(lay_weights));
+    } else {
+        w->top[slot] = v_top(tops(row, first, end, sight, 0));
+        weigh(w, slot, row, p, WEIGHTS_BYTES, first, end, sight, 0, LAYOUT(lay_weights));
+    }
+}
+
 ALWAYS void LAYOUT(pairs)(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, int64_t pair, const int n)
 {
     int first, end;
@@ -175,19 +195,7 @@ ALWAYS void LAYOUT(pairs)(const lmk_attend_task *t, const attend_work *w, const 
         const char *ahead = next < end ? s->k[next / 4] + LMK_LINE + next % 4 * w->key_pairs * 2 * LMK_LINE : s->v[0] + LMK_LINE;
         LAYOUT(score)(w, s, pair, c, ahead, n);
     }
-    for (int i = 0; i < n; i++) {
-        float *row = w->t + i * STRETCH;
-        char *p = w->p + i * BLOCKS * WEIGHTS_BYTES;
-        const attend_sight sight = look(t, s, (pair + i) / t->heads);
-        lean(t, s, pair + i, row);
-        if (sight.lo == 0 && sight.hi == STRETCH) {
-            w->top[i] = v_top(tops(row, 0, VECTORS, sight, 1));
-            weigh(w, i, row, p, WEIGHTS_BYTES, 0, VECTORS, sight, 1, LAYOUT(lay_weights));
-        } else {
-            w->top[i] = v_top(tops(row, first, end, sight, 0));
-            weigh(w, i, row, p, WEIGHTS_BYTES, first, end, sight, 0, LAYOUT(lay_weights));
-        }
-    }
+    for (int i = 0; i < n; i++) LAYOUT(weigh_pair)(t, w, s, pair + i, i, first, end);
     rebase(w, pair, 0, n);
     for (int64_t d = 0; d < w->vp; d += LANES) {
         const char *ahead = d + LANES < w->vp ? s->v[0] + LMK_LINE + (d + LANES) * 2 * LMK_LINE : s->next_k;
@@ -195,8 +203,15 @@ ALWAYS void LAYOUT(pairs)(const lmk_attend_task *t, const attend_work *w, const 
     }
 }
 
+#ifdef ATTEND_WIDE
+#include "attend_wide.h"
+#endif
+
 static void LAYOUT(all_pairs)(const lmk_attend_task *t, const attend_work *w, const attend_stretch *s, int64_t pair, int64_t end)
 {
+#ifdef ATTEND_WIDE
+    for (; pair + 4 <= end; pair += lmk_min(MOST, end - pair)) many_pairs(t, w, s, pair, (int)lmk_min(MOST, end - pair));
+#endif
 #if ATTEND_PAIRS == 4
     for (; pair + 4 <= end; pair += 4) LAYOUT(pairs)(t, w, s, pair, 4);
 #endif

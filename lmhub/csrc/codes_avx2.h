@@ -2,6 +2,7 @@
 typedef struct b64 { __m256i lo, hi; } b64;
 typedef uint16_t b_words __attribute__((vector_size(32)));
 
+#define MANY_ROWS "panels_avx2.h"
 #define WIDE_CODES 0               /* the pairs that maddubs adds must stay within 16 bits */
 
 ALWAYS __m256i b_half(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }

@@ -302,6 +302,14 @@ static void quantise_q8(lmk_q8_block *q, const float *x, int64_t k, int share)
         q->correction = -128 * sum;
         q->half = -128 * first;
         q->sum = q->scale * (float)sum;
+        for (int h = 0; h < 2; h++) {
+            int32_t even = 0, odd = 0;
+            for (int i = 0; i < 16; i += 4) {
+                even += q->q[16 * h + i] + q->q[16 * h + i + 1];
+                odd += q->q[16 * h + i + 2] + q->q[16 * h + i + 3];
+            }
+            q->less[h] = (uint16_t)(-32 * even) | (uint32_t)(uint16_t)(-32 * odd) << 16;
+        }
     }
 }
 

@@ -16,6 +16,7 @@
 #include "attend_float.h"
 
 #define ATTEND_PAIRS 2
+#define ATTEND_WIDE
 #define LAYOUT(name) name##_rows
 #include "attend_rows.h"
 #include "attend.h"

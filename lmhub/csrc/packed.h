@@ -94,8 +94,8 @@ static inline int64_t lmk_half_scratch(int64_t n_x)
 
 /* A panel is a group's codes as bytes, 8 vectors for each block of 32 columns, and behind them, 16 at a time, a float scale
  * for each unit, an integer one for each of its 16 or 32 columns where units have 256, and a float minimum for each block of
- * types that have them. */
-#define LMK_PANEL_BLOCK (LMK_BLOCK * LMK_GROUP + 3 * LMK_GROUP * (int)sizeof(float))
+ * types that have them. AVX2 has its own (panels_avx2.h), with codes of 16 bits for some types. */
+#define LMK_PANEL_BLOCK (2 * LMK_BLOCK * LMK_GROUP + 3 * LMK_GROUP * (int)sizeof(float))
 
 static inline __attribute__((always_inline)) float *lmk_panel_scales(const uint8_t *panel, int64_t k)
 {

@@ -201,6 +201,9 @@ ALWAYS void q_expand(const int32_t type, uint8_t *panel, float *scale, int32_t *
     }
 }
 
+#ifdef MANY_ROWS                    /* the level has a q_many of its own */
+#include MANY_ROWS
+#else
 ALWAYS void q_panel(const int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *panel,
                     const lmk_q8_block *const *x, int64_t k, const int nx)
 {
@@ -217,16 +220,25 @@ ALWAYS void q_panel(const int32_t type, float *const *y, int64_t i0, int n_out, 
     q_finish(type, y, i0, n_out, &s, nx);
 }
 
+/* LMK_PANEL_ROWS rows and more, in any number */
+ALWAYS void q_many(const int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *group,
+                   const lmk_q8_block *const *x, int64_t n_x, int64_t k, uint8_t *panel)
+{
+    const lmk_form f = lmk_form_of(type);
+    int64_t j = 0;
+    q_expand(type, panel, lmk_panel_scales(panel, k), lmk_panel_factors(f, panel, k), lmk_panel_mins(f, panel, k), group, k, 0,
+             k / LMK_BLOCK);
+    for (; j + Q_ROWS <= n_x; j += Q_ROWS) q_panel(type, y + j, i0, n_out, panel, x + j, k, Q_ROWS);
+    for (; j < n_x; j++) q_panel(type, y + j, i0, n_out, panel, x + j, k, 1);
+}
+#endif
+
 ALWAYS void q_dot(const int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *group,
                   const lmk_q8_block *const *x, int64_t n_x, int64_t k, uint8_t *panel)
 {
     int64_t j = 0;
     if (n_x >= LMK_PANEL_ROWS) {
-        const lmk_form f = lmk_form_of(type);
-        q_expand(type, panel, lmk_panel_scales(panel, k), lmk_panel_factors(f, panel, k), lmk_panel_mins(f, panel, k), group, k, 0,
-                 k / LMK_BLOCK);
-        for (; j + Q_ROWS <= n_x; j += Q_ROWS) q_panel(type, y + j, i0, n_out, panel, x + j, k, Q_ROWS);
-        for (; j < n_x; j++) q_panel(type, y + j, i0, n_out, panel, x + j, k, 1);
+        q_many(type, y, i0, n_out, group, x, n_x, k, panel);
         return;
     }
     if (Q_ROWS == 8)               /* 32 registers hold eight rows' sums beside the codes */

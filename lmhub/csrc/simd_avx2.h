@@ -169,6 +169,7 @@ static inline i16x w_join(i16x a, i16x b)
 static inline i16x w_set(uint16_t a) { return (i16x){ _mm256_set1_epi16((short)a), _mm256_set1_epi16((short)a) }; }
 static inline i16x w_add(i16x a, i16x b) { return BOTH(i16x, _mm256_add_epi16, a, b); }
 static inline i16x w_sub(i16x a, i16x b) { return BOTH(i16x, _mm256_sub_epi16, a, b); }
+static inline i16x w_mul(i16x a, i16x b) { return BOTH(i16x, _mm256_mullo_epi16, a, b); }
 #define w_shl(a, n) EACH_HALF(_mm256_slli_epi16, a, n)
 #define w_shr(a, n) EACH_HALF(_mm256_srli_epi16, a, n)
 #define w_sar(a, n) EACH_HALF(_mm256_srai_epi16, a, n)
@@ -221,6 +222,7 @@ static inline void v_store_f16(uint16_t *p, v16 a)
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+#define KEEP(v) __asm__ volatile("" : "+x"((v).lo), "+x"((v).hi))   /* computed by here: gcc would spill what it moves */
 #define V_FETCH(after, p) LMK_FETCH((after).lo, p)
 #define EXPANDS                                     /* expand.h pays, */
 #define LOOKS_UP                                    /* and so does expand_grids.h */

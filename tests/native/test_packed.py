@@ -80,7 +80,7 @@ def test_the_largest_products_do_not_overflow(kind: GGMLType, byte: int, ops: An
     if kind is GGMLType.MXFP4:
         blocks[:, 0] = 127
     signs = np.where(rng.integers(0, 2, COLS) > 0, 127.0, -127.0)
-    x = np.stack([np.full(COLS, 127.0), np.full(COLS, -127.0), signs]).astype(np.float32)
+    x = np.stack([np.full(COLS, 127.0), np.full(COLS, -127.0), signs] * 5).astype(np.float32)  # rows enough for a panel
     want, scale = x @ dense(kind, data).T, np.abs(x) @ np.abs(dense(kind, data)).T
     y = ops.linear(ops.weight(kind.id, data, ROWS, COLS), x)
     # Codes and minimums are summed apart: what cancels is larger than the values themselves.
