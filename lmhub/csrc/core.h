@@ -46,8 +46,8 @@ typedef struct lmk_q8_block {      /* 32 activations of one row */
     int32_t correction;            /* -128 times the sum of q: undoes the weights' offset */
     int32_t half;                  /* the same of the first 16 */
     float sum;                     /* scale times the sum of q: what a block's minimum is multiplied by */
-    uint32_t less[2];              /* -32 times the sums of columns 4 i and 4 i + 1, and, in the upper halves, of the others; of
-                                    * the first 16 and of the last */
+    uint32_t less[2];              /* AVX2, where blocks share a scale; of the first 16 and of the last: -32 times the sum of
+                                    * columns 4 i and 4 i + 1, and in the upper half of the others */
 } lmk_q8_block;
 
 static inline int64_t lmk_strip_bytes(int64_t k)

@@ -271,6 +271,18 @@ static void dot_f32(float *const *y, const float *w, int64_t ldw, int64_t n_w, c
 
 /* ---- activations for the packed integer path ---- */
 
+#ifdef PAIR_SUMS
+/* A block's `less` */
+ALWAYS void sum_pairs(uint32_t *less, i16x q0, i16x q1, int32_t first, int32_t last)
+{
+    static const int32_t mask[LANES] = { -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0 };
+    const i16x pairs = i_load(mask);
+    const int32_t sum0 = i_sum(i_and(q0, pairs)), sum1 = i_sum(i_and(q1, pairs));
+    less[0] = (uint16_t)(-32 * sum0) | (uint32_t)(-32 * (first - sum0)) << 16;
+    less[1] = (uint16_t)(-32 * sum1) | (uint32_t)(-32 * (last - sum1)) << 16;
+}
+#endif
+
 /* q = x * (127 / amax), nearest with ties to even; scale = amax / 127, of `share` blocks together. Blocks with NaN or infinity
  * get the scale NaN, so that their outputs are NaN and not silently small; below 2^-100, where 127 / amax would overflow,
  * they count as zero. */
@@ -302,14 +314,9 @@ static void quantise_q8(lmk_q8_block *q, const float *x, int64_t k, int share)
         q->correction = -128 * sum;
         q->half = -128 * first;
         q->sum = q->scale * (float)sum;
-        for (int h = 0; h < 2; h++) {
-            int32_t even = 0, odd = 0;
-            for (int i = 0; i < 16; i += 4) {
-                even += q->q[16 * h + i] + q->q[16 * h + i + 1];
-                odd += q->q[16 * h + i + 2] + q->q[16 * h + i + 3];
-            }
-            q->less[h] = (uint16_t)(-32 * even) | (uint32_t)(uint16_t)(-32 * odd) << 16;
-        }
+#ifdef PAIR_SUMS
+        if (share > 1) sum_pairs(q->less, q0, q1, first, sum - first);
+#endif
     }
 }
 

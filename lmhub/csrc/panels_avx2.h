@@ -99,9 +99,9 @@ ALWAYS void p_words(const uint8_t *codes, const lmk_q8_block *const *x, int64_t 
 {
     int32_t words[Q_ROWS][2][8];   /* even and odd columns */
     for (int j = 0; j < nx; j++) {
-        const i16x q = { b_half((const uint8_t *)x[j][b].q) };
-        _mm256_storeu_si256((__m256i *)words[j][0], p_even(q).lo);
-        _mm256_storeu_si256((__m256i *)words[j][1], p_odd(q).lo);
+        const __m256i q = b_half((const uint8_t *)x[j][b].q);
+        const i16x both = { _mm256_slli_epi16(q, 8), q }, wide = p_odd(both);
+        i_store(words[j][0], wide);
     }
     __asm__ volatile("" : "+m"(words));            /* or each would come from a register, by two shuffles */
 #pragma GCC unroll 16

@@ -226,6 +226,7 @@ static inline void v_store_f16(uint16_t *p, v16 a)
 #define V_FETCH(after, p) LMK_FETCH((after).lo, p)
 #define EXPANDS                                     /* expand.h pays, */
 #define LOOKS_UP                                    /* and so does expand_grids.h */
+#define PAIR_SUMS                                   /* panels_avx2.h wants them of x */
 #define DELTA_BLOCKS 1                              /* delta.h: blocks of columns in registers */
 #define BLOCK_W 3
 #define BLOCK_X 2
