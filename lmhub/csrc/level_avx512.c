@@ -31,23 +31,28 @@ ALWAYS void dot_q8_block(float *const *y, int64_t i0, int n_out, const uint8_t *
                          const lmk_q8_block *const *x, int64_t k, const int nx, const int ahead)
 {
     v16 acc[8];
+#pragma GCC unroll 8
     for (int j = 0; j < nx; j++) acc[j] = v_set(0.0f);
     for (int64_t b = 0; b < k / LMK_BLOCK; b++, w += LMK_BLOCK * LMK_GROUP) {
         __m512i wv[LMK_BLOCK / 4];
-        for (int t = 0; t < LMK_BLOCK / 4; t++) wv[t] = _mm512_loadu_si512(w + t * 64);
         v16 scale = v_load_f16(scales + b * LMK_GROUP);
+#pragma GCC unroll 8
         for (int j = 0; j < nx; j++) {
             __m512i dot = _mm512_set1_epi32(x[j][b].correction);
+#pragma GCC unroll 8
             for (int t = 0; t < LMK_BLOCK / 4; t++) {
                 int32_t x4;
                 memcpy(&x4, x[j][b].q + t * 4, 4);
+                if (j == 0) wv[t] = _mm512_loadu_si512(w + t * 64);
                 dot = _mm512_dpbusd_epi32(dot, wv[t], _mm512_set1_epi32(x4));
-                if (ahead && j == 0) LMK_FETCH(dot, w + t * 64 + LMK_AHEAD);
+                const int n = j * (LMK_BLOCK / 4) + t;     /* of nx times 8 products; the requests come evenly between them */
+                if (ahead && n % nx == 0) LMK_FETCH(dot, w + n / nx * 64 + LMK_AHEAD);
             }
-            if (ahead && j == 0) LMK_FETCH(dot, (const uint8_t *)(scales + b * LMK_GROUP) + LMK_AHEAD);
+            if (ahead && j == nx - 1) LMK_FETCH(dot, (const uint8_t *)(scales + b * LMK_GROUP) + LMK_AHEAD);
             acc[j] = v_fma(_mm512_cvtepi32_ps(dot), v_mul(scale, v_set(x[j][b].scale)), acc[j]);
         }
     }
+#pragma GCC unroll 8
     for (int j = 0; j < nx; j++) v_store_part(y[j] + i0, acc[j], n_out);
 }
 
