@@ -111,6 +111,20 @@ static void append_block(const append_job *j, const lmk_span *span, const side *
         else memcpy(vector, x, (size_t)bytes);
 }
 
+/* Asks for the lines of an F16 cache's block that one position shares with others: many, and stores alone wait for few of
+ * them at a time. */
+static void fetch_slot(const lmk_kv *kv, const side *s, int32_t il, int32_t head, int64_t position)
+{
+    const char *block = block_at(kv, s, il, head, position);
+    const int slot = (int)(position % LMK_TILE);
+    __builtin_prefetch(block, 1);
+    for (int64_t i = 0; i < s->dim; i += s->keys ? 4 : LMK_LANES) {
+        const char *line = block + (s->keys ? lmk_key_at(s->dim, slot, i / 4) : lmk_value_at(slot, i));
+        __builtin_prefetch(line, 1);
+        __builtin_prefetch(line + LMK_LINE, 1);
+    }
+}
+
 /* A task is a kv head's keys and values in one tile: no two write to the same line. */
 static int64_t tasks_of(const lmk_span *span)
 {
@@ -125,13 +139,20 @@ static void append_tasks(void *arg, int64_t begin, int64_t end, int thread)
     int64_t first = 0;             /* of the span's tasks */
     for (const lmk_span *span = j->spans; first < end; first += tasks_of(span++)) {
         const int64_t n_kv = span->kv->n_kv, behind = lmk_min(end, first + tasks_of(span));
+        const int one = span->n == 1 && span->kv->dtype == LMK_F16;
         const side keys = side_of(span->kv, 1), values = side_of(span->kv, 0);
         for (int64_t task = lmk_max(begin, first); task < behind; task++) {
             const int64_t tile = span->n_past / LMK_TILE + (task - first) / n_kv;
             const int64_t from = lmk_max(span->n_past, tile * LMK_TILE);
             const int64_t to = lmk_min(span->n_past + span->n, (tile + 1) * LMK_TILE);
-            append_block(j, span, &keys, (int32_t)((task - first) % n_kv), from, to, j->k);
-            append_block(j, span, &values, (int32_t)((task - first) % n_kv), from, to, j->v);
+            const int32_t head = (int32_t)((task - first) % n_kv);
+            /* The next head's lines are under way while this one's are written; not those that another thread writes. */
+            for (int32_t h = task > begin && task > first; one && h < lmk_min(2, behind - task); h++) {
+                fetch_slot(span->kv, &keys, j->il, head + h, from);
+                fetch_slot(span->kv, &values, j->il, head + h, from);
+            }
+            append_block(j, span, &keys, head, from, to, j->k);
+            append_block(j, span, &values, head, from, to, j->v);
         }
     }
 }
