@@ -35,7 +35,7 @@ BANDS = [
     },
     {"engine"},
     {"hub", "memory", "plugins", "hookspecs", "remote"},
-    {"server", "cli", "api", "plain"},
+    {"server", "cli", "__main__", "api", "plain"},
 ]
 BUILD = {"build", "_native_build"}  # run before anything is installed: cffi and the package's own header only
 ANYWHERE = {"errors", "types"}  # standard library only, so the native band may raise typed errors
