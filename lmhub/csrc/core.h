@@ -94,6 +94,16 @@ typedef struct lmk_delta_task {
     float scale;
 } lmk_delta_task;
 
+typedef struct lmk_place {         /* a part of some rows: from column `at` of each on */
+    float *const *row;
+    int64_t at;
+} lmk_place;
+
+/* y = a joined with b, element by element: n_cols columns of n rows. y may be a. */
+typedef void (*lmk_join)(lmk_place y, lmk_place a, lmk_place b, int64_t n, int n_cols);
+
+typedef struct lmk_ending lmk_ending;      /* store.h */
+
 typedef struct lmk_kernels {
     const char *isa;
 
@@ -116,11 +126,11 @@ typedef struct lmk_kernels {
 
     /* Both for many rows and two groups at once, w and w + group_bytes (n_out <= 32); NULL where nothing is faster.
      * x comes in strips of LMK_STRIP_ROWS rows, lmk_strip_bytes(k) each and 64-byte aligned, which `strip` makes of up to so
-     * many rows of floats. Meanwhile the two groups at `next` are fetched, unless it is NULL.
-     * `scratch`: lmk_strips_scratch() bytes, 64-byte aligned. */
+     * many rows of floats. y is what `ending` makes of them, strip by strip. Meanwhile the two groups at `next` are fetched,
+     * unless it is NULL. `scratch`: lmk_strips_scratch() bytes, 64-byte aligned. */
     void (*strip)(void *strip, const float *const *x, int64_t n_x, int64_t k, int share);
-    void (*dot_strips)(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
-                       const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch);
+    void (*dot_strips)(int32_t type, const lmk_ending *ending, const uint8_t *w, int64_t group_bytes, const void *strips,
+                       int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch);
 
     /* F16 and BF16 weights, packed; halves.h has the definition. `split` makes a row of x the (k / 32, 2, 32) parts that BF16
      * weights meet, and returns their unit. x[j]: such parts, or floats for F16, padded to whole blocks; units (n_x) for
@@ -140,6 +150,8 @@ typedef struct lmk_kernels {
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t dim);
     void (*gelu_mul)(float *y, const float *gate, const float *up, int64_t dim);
     void (*sigmoid_mul)(float *y, const float *gate, const float *up, int64_t dim);
+    void (*add)(float *y, const float *a, const float *b, int64_t dim);
+    lmk_join join_silu_mul, join_gelu_mul, join_add;
     void (*softcap)(float *x, int64_t n, float cap);
     void (*axpy)(float *y, float a, const float *x, int64_t n);                          /* y += a x, fused */
     float (*max)(const float *x, int64_t n);
@@ -177,8 +189,8 @@ extern const lmk_kernels lmk_kernels_avx2;
 extern const lmk_kernels lmk_kernels_avx512;
 extern const lmk_kernels lmk_kernels_amx;
 void lmk_strip_amx(void *strip, const float *const *x, int64_t n_x, int64_t k, int share);
-void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
-                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch);
+void lmk_dot_strips_amx(int32_t type, const lmk_ending *ending, const uint8_t *w, int64_t group_bytes, const void *strips,
+                        int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch);
 void lmk_dot_tiles_amx(float *const *y, int64_t i0, int n_out, const uint16_t *w, int64_t group_halves, const uint16_t *strips,
                        const float *units, int64_t n_x, int64_t k, const uint16_t *next, float *scratch);
 #elif defined(__aarch64__)
@@ -227,6 +239,9 @@ int64_t lmk_values_step(const lmk_kv *kv);
 int lmk_get_rows(lmk_ctx *c, float *y, const lmk_weight *w, const int32_t *ids, int64_t n);
 int lmk_linear(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n);
 int lmk_linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n);
+int lmk_linear_add(lmk_ctx *c, float *y, const lmk_weight *w, const float *bias, const float *x, int64_t n);
+int lmk_linear_gated(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation, const float *x,
+                     int64_t n);
 
 typedef struct lmk_segment {       /* a run of slots that share one matrix of a weight */
     int32_t expert;
@@ -244,9 +259,14 @@ typedef struct lmk_slots {         /* rows of x that meet matrices of a weight *
 /* y[i][s] (w[i]->rows) = the segment's matrix of w[i] times x[s] (cols), for all n_w weights and every slot s */
 int lmk_linear_slots(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n_x,
                      const lmk_slots *slots);
+/* The same for a pair: y[s] = act(gate) * up */
+int lmk_linear_slots_gated(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation,
+                           const float *x, int64_t n_x, const lmk_slots *slots);
 
 /* shelf.c: called before a product with the experts of the first `n` segments; how many of them may be multiplied now. */
 int64_t lmk_shelf_fetch(const lmk_weight *const *w, int32_t n_w, const lmk_segment *segments, int64_t n);
+
+typedef struct lmk_store lmk_store;        /* store.h */
 
 typedef struct lmk_work {          /* tasks 0 to n - 1 */
     lmk_range_fn fn;
@@ -255,22 +275,24 @@ typedef struct lmk_work {          /* tasks 0 to n - 1 */
 } lmk_work;
 
 /* strips.c: packed products where the level has dot_strips. The rows x (n_slots) of the segments are quantised and laid out
- * once for all weights of these columns and this share; y (n_slots) are rows of the result. NULL or -1 when there is no memory. */
+ * once for all weights of these columns and this share. NULL or -1 when there is no memory. */
 typedef struct lmk_strips lmk_strips;
 lmk_strips *lmk_lay_out(lmk_ctx *c, const float *const *x, int64_t cols, int share, const lmk_segment *segments,
                         int64_t n_segments, int64_t n_slots);
-int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, float *const *y);
+int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, const lmk_store *to);
 
 /* halves.c: products with packed F16 and BF16 weights. The rows of x (n_x, cols) that the slots read are prepared once for all
  * weights of that type and these columns. NULL or -1 when there is no memory. */
 typedef struct lmk_halves lmk_halves;
 lmk_halves *lmk_prepare_halves(lmk_ctx *c, int32_t type, const float *x, int64_t n_x, int64_t cols, const lmk_slots *slots);
-int lmk_halves_work(lmk_ctx *c, lmk_work *work, const lmk_halves *h, const lmk_weight *w, float *const *y);
+int lmk_halves_work(lmk_ctx *c, lmk_work *work, const lmk_halves *h, const lmk_weight *w, const lmk_store *to);
 
 int lmk_route_experts(lmk_ctx *c, lmk_route *r, const float *logits, int64_t n_expert);
 int lmk_linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r);
 int lmk_linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
                             int per_slot, const lmk_route *r);
+int lmk_linear_experts_gated(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation,
+                             const float *x, int per_slot, const lmk_route *r);
 void lmk_moe_sum(lmk_ctx *c, float *y, const float *slots, const lmk_route *r, int64_t dim);
 
 void lmk_rms_norm(lmk_ctx *c, float *y, const float *x, const float *w, int64_t n, int64_t dim, float eps);

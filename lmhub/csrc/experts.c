@@ -96,8 +96,9 @@ static lmk_slots part_of(lmk_segment *segments, int64_t n, const int32_t *source
     return (lmk_slots){ segments[n - 1].first + segments[n - 1].count, segments, n, source + first, order + first };
 }
 
-int lmk_linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
-                            int per_slot, const lmk_route *r)
+/* Products of n_w weights; or, where `gated` is not NULL, of a pair with that activation, into y[0] */
+static int multiply(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const int32_t *gated, const float *x,
+                    int per_slot, const lmk_route *r)
 {
     const int64_t n_slots = r->n * r->k;
     int32_t n_expert = 0;
@@ -112,22 +113,35 @@ int lmk_linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const
     lmk_segment *segments = lmk_alloc(c, (size_t)lmk_min(n_slots, n_expert) * sizeof *segments);
     int status = -1;
     if (start && order && source && segments) {
-        const int64_t n = sort_slots(r, n_expert, start, order, segments);
+        const int64_t n = sort_slots(r, n_expert, start, order, segments), n_x = per_slot ? n_slots : r->n;
         for (int64_t s = 0; s < n_slots; s++) source[s] = per_slot ? order[s] : order[s] / r->k;
         status = 0;
         for (int64_t i = 0, count; i < n && !status; i += count) {
             count = lmk_shelf_fetch(w, n_w, segments + i, n - i);
             const lmk_slots slots = part_of(segments + i, count, source, order);
-            status = lmk_linear_slots(c, y, w, n_w, x, per_slot ? n_slots : r->n, &slots);
+            status = gated ? lmk_linear_slots_gated(c, y[0], w[0], w[1], *gated, x, n_x, &slots)
+                           : lmk_linear_slots(c, y, w, n_w, x, n_x, &slots);
         }
     }
     lmk_release(c, mark);
     return status;
 }
 
+int lmk_linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x,
+                            int per_slot, const lmk_route *r)
+{
+    return multiply(c, y, w, n_w, NULL, x, per_slot, r);
+}
+
 int lmk_linear_experts(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int per_slot, const lmk_route *r)
 {
-    return lmk_linear_experts_many(c, &y, &w, 1, x, per_slot, r);
+    return multiply(c, &y, &w, 1, NULL, x, per_slot, r);
+}
+
+int lmk_linear_experts_gated(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation,
+                             const float *x, int per_slot, const lmk_route *r)
+{
+    return multiply(c, &y, (const lmk_weight *const[]){ gate, up }, 2, &activation, x, per_slot, r);
 }
 
 typedef struct sum_job {

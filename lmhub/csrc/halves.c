@@ -4,6 +4,7 @@
  * whose rows stay in the second-level cache while weights pass by.
  */
 #include "packed.h"
+#include "store.h"
 
 #include <string.h>
 
@@ -138,13 +139,12 @@ lmk_halves *lmk_prepare_halves(lmk_ctx *c, int32_t type, const float *x, int64_t
 typedef struct halves_job {
     const lmk_halves *h;
     const lmk_weight *w;
-    float *const *y;
+    lmk_store to;
     float *scratch;                /* (threads, scratch_floats) */
     uint8_t *fresh;                /* (threads, per_task groups), for a weight that is not packed */
     int64_t scratch_floats;
     int64_t groups, runs;          /* per matrix: of 16 outputs, and tasks */
     int64_t n_tasks;
-    int width;
 } halves_job;
 
 /* The first of a task's groups, counted over all matrices */
@@ -169,33 +169,34 @@ static void multiply(void *arg, int64_t begin, int64_t end, int thread)
     uint8_t *fresh = job->fresh ? job->fresh + thread * h->per_task * group_halves * 2 : NULL;
     for (int64_t t = begin; t < end; t++) {
         const part *p = &h->parts[t / job->runs];
-        float *const *y = job->y + p->s.first;
         const int64_t i0 = t % job->runs * step;
         const int n_out = (int)lmk_min(step, job->w->rows - i0);
         const float *units = h->units + p->s.first;
         const int64_t n_groups = lmk_min(h->per_task, job->groups - t % job->runs * h->per_task);
         const uint16_t *w = (const uint16_t *)(const void *)lmk_take_groups(job->w, group_of(job, t), n_groups, fresh);
-        if (!p->strips) {
-            h->kernels->dot_halves(h->type, y, i0, n_out, w, group_halves, h->rows + p->s.first, units, p->s.count, cols, scratch);
-            continue;
-        }
-        /* The next task, or the one that this thread will most likely take when its chunk is done. */
-        const int64_t ahead = t + 1 < end ? t + 1 : end + (job->width - 1) * (end - begin);
-        h->kernels->dot_tiles(y, i0, n_out, w, group_halves, p->strips, units, p->s.count, cols, ahead_of(job, ahead), scratch);
+        const lmk_ending ending = lmk_ending_of(&job->to, h->kernels, p->s.first, i0, n_out, thread);
+        float *const *y = ending.to.row;
+        const int64_t at = ending.to.at;
+        if (p->strips)
+            h->kernels->dot_tiles(y, at, n_out, w, group_halves, p->strips, units, p->s.count, cols, ahead_of(job, t + 1), scratch);
+        else
+            h->kernels->dot_halves(h->type, y, at, n_out, w, group_halves, h->rows + p->s.first, units, p->s.count, cols, scratch);
+        lmk_end(&ending, 0, p->s.count);
     }
 }
 
-int lmk_halves_work(lmk_ctx *c, lmk_work *work, const lmk_halves *h, const lmk_weight *w, float *const *y)
+int lmk_halves_work(lmk_ctx *c, lmk_work *work, const lmk_halves *h, const lmk_weight *w, const lmk_store *to)
 {
+    const int width = lmk_threads();
     halves_job *job = lmk_alloc(c, sizeof *job);
     if (!job) return -1;
-    *job = (halves_job){ .h = h, .w = w, .y = y, .width = lmk_threads(), .scratch_floats = lmk_half_scratch(h->most) };
+    *job = (halves_job){ .h = h, .w = w, .to = *to, .scratch_floats = lmk_half_scratch(h->most) };
     job->groups = lmk_groups(w->rows);
     job->runs = (job->groups + h->per_task - 1) / h->per_task;
     job->n_tasks = h->n_parts * job->runs;
-    job->scratch = lmk_alloc(c, (size_t)(job->width * job->scratch_floats) * sizeof *job->scratch);
+    job->scratch = lmk_alloc(c, (size_t)(width * job->scratch_floats) * sizeof *job->scratch);
     *work = (lmk_work){ multiply, job, job->n_tasks };
     if (w->packed) return job->scratch ? 0 : -1;
-    job->fresh = lmk_alloc(c, (size_t)(job->width * h->per_task * lmk_half_group(w->cols)) * 2);
+    job->fresh = lmk_alloc(c, (size_t)(width * h->per_task * lmk_half_group(w->cols)) * 2);
     return job->scratch && job->fresh ? 0 : -1;
 }

@@ -194,6 +194,17 @@ ALWAYS v16 v_gelu_mul(v16 gate, v16 up)
 GATED(silu_mul)
 GATED(gelu_mul)
 GATED(sigmoid_mul)
+GATED(add)
+
+#define JOIN(name)                                                                                                     \
+    static void join_##name(lmk_place y, lmk_place a, lmk_place b, int64_t n, int n_cols)                             \
+    {                                                                                                                \
+        for (int64_t j = 0; j < n; j++) name(y.row[j] + y.at, a.row[j] + a.at, b.row[j] + b.at, n_cols);              \
+    }
+
+JOIN(silu_mul)
+JOIN(gelu_mul)
+JOIN(add)
 
 /* tanh z = 2 / (1 + e^-2z) - 1: as exact as the cap's own size allows, which is what logits are compared by. */
 static void softcap(float *x, int64_t n, float cap)
@@ -400,7 +411,8 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
     {                                                                                                                \
         .isa = level, .dequant = dequant, .to_q8_0 = to_q8_0, .dot_f32 = dot_f32,                  \
         .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .dot_packed = dot_packed, .rms_norm = rms_norm,                \
-        .silu_mul = silu_mul, .gelu_mul = gelu_mul, .sigmoid_mul = sigmoid_mul, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
+        .silu_mul = silu_mul, .gelu_mul = gelu_mul, .sigmoid_mul = sigmoid_mul, .add = add, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
+        .join_silu_mul = join_silu_mul, .join_gelu_mul = join_gelu_mul, .join_add = join_add,                        \
         .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least, .softmax_tile = softmax_tile,        \
         .mix = mix, .split = split, .dot_halves = dot_halves, .lay_key = lay_key, .lay_value = lay_value,            \
         .short_conv = short_conv, .delta = delta, .lay_keys = lay_keys, .lay_values = lay_values, .attend_join = attend_join, __VA_ARGS__                      \

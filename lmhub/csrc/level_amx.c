@@ -17,6 +17,7 @@
 #if defined(__x86_64__)
 #pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")
 #include "packed.h"
+#include "store.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -294,8 +295,8 @@ typedef struct panel {             /* a run of a group's blocks: codes with thei
 _Static_assert(sizeof(panel) == LMK_STRIPS_PANEL, "packed.h has the size");
 
 typedef struct task {              /* up to two groups with all rows */
-    float *const *y;
-    int64_t i0, n_out, n_x, n_blocks, strip_bytes;
+    const lmk_ending *ending;
+    int64_t n_x, n_blocks, strip_bytes;
     const uint8_t *strips;
     panel *panels;
     float *sums;                   /* (strips, 2, ROWS, LMK_GROUP): between runs */
@@ -312,11 +313,13 @@ ALWAYS void run_strips(task *t, int64_t first, int64_t n, const int quads)
         const strip_pair *x = (const strip_pair *)(const void *)(t->strips + j / ROWS * t->strip_bytes) + first / 2;
         for (int64_t a = 0; a < t->next_step; a += 64) _mm_prefetch((const char *)t->next + a, _MM_HINT_T1);
         t->next += t->next_step;
-        for (int s = 0; s * LMK_GROUP < t->n_out; s++) {
-            const int64_t outs = lmk_min(LMK_GROUP, t->n_out - s * LMK_GROUP), at = (j / ROWS * 2 + s) * (ROWS * LMK_GROUP);
+        const lmk_place to = lmk_from_row(t->ending->to, j);
+        const int64_t n_rows = lmk_min(ROWS, t->n_x - j);
+        for (int s = 0; s * LMK_GROUP < t->ending->n_out; s++) {
+            const int64_t outs = lmk_min(LMK_GROUP, t->ending->n_out - s * LMK_GROUP), at = (j / ROWS * 2 + s) * (ROWS * LMK_GROUP);
             const run r = {
                 .w = t->panels[s].codes, .scales = t->panels[s].scales, .n_steps = quads ? n / LMK_QUAD : n,
-                .y = t->y + j, .i0 = t->i0 + s * LMK_GROUP, .n = lmk_min(ROWS, t->n_x - j),
+                .y = to.row, .i0 = to.at + s * LMK_GROUP, .n = n_rows,
                 .mask = (__mmask16)((1u << outs) - 1), .sums = t->sums + at, .low = t->lows ? t->lows + at : NULL,
                 .first = first == 0, .last = first + n == t->n_blocks,
             };
@@ -325,12 +328,13 @@ ALWAYS void run_strips(task *t, int64_t first, int64_t n, const int quads)
             RUN_ROWS(16) RUN_ROWS(12) RUN_ROWS(8)
 #undef RUN_ROWS
         }
+        if (first + n == t->n_blocks) lmk_end(t->ending, j, n_rows);
     }
     __asm__ volatile("tilerelease" ::);
 }
 
-void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, const uint8_t *w, int64_t group_bytes,
-                        const void *strips, int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch)
+void lmk_dot_strips_amx(int32_t type, const lmk_ending *ending, const uint8_t *w, int64_t group_bytes, const void *strips,
+                        int64_t n_x, int64_t k, const uint8_t *next, uint8_t *scratch)
 {
     const lmk_form f = lmk_form_of(type);
     const int quads = lmk_share(f) > 1;
@@ -339,13 +343,13 @@ void lmk_dot_strips_amx(int32_t type, float *const *y, int64_t i0, int n_out, co
     panel *panels = (panel *)(void *)scratch;
     float *sums = (float *)(void *)(panels + 2), *lows = sums + lmk_strips_sums(n_x);
     task t = {
-        .y = y, .i0 = i0, .n_out = n_out, .n_x = n_x, .n_blocks = n_blocks, .strip_bytes = lmk_strip_bytes(k), .strips = strips,
+        .ending = ending, .n_x = n_x, .n_blocks = n_blocks, .strip_bytes = lmk_strip_bytes(k), .strips = strips,
         .panels = panels, .sums = sums, .lows = f.mins ? lows : NULL,
         .next = next, .next_step = next ? (2 * group_bytes / 64 + steps - 1) / steps * 64 : 0,
     };
     for (int64_t first = 0; first < n_blocks; first += length) {
         const int64_t n = lmk_min(length, n_blocks - first);
-        for (int s = 0; s * LMK_GROUP < n_out; s++) {
+        for (int s = 0; s * LMK_GROUP < ending->n_out; s++) {
             panel *p = &panels[s];
             const uint8_t *group = w + s * group_bytes;
             if (quads) lmk_expand_planes_avx512(type, p->codes, p->scales, p->mins, group, k, first, n);

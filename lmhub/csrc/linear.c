@@ -8,11 +8,13 @@
  * The unit is the slot: one input row times one matrix of the weight. `linear` is the case of one matrix and all rows.
  */
 #include "packed.h"
+#include "store.h"
 
 #include <string.h>
 
 #define INLINE_WORK 32768          /* multiplications below which waking another thread does not pay, */
 #define PIECE_WORK 8192            /* and the least that a thread takes at once */
+#define JOIN_WORK 4096             /* the same of outputs that are joined */
 
 /* ---- rows of a weight ---- */
 
@@ -65,7 +67,7 @@ typedef struct slots_job {
     const lmk_weight *w;
     const lmk_segment *segments;
     int64_t tiles;                 /* per matrix */
-    float **y;                     /* (n_slots) */
+    lmk_store to;
     const lmk_q8_block **xq;       /* (n_slots), each (cols / 32): packed path */
     const float **x;               /* (n_slots), generic path */
     float *scratch;                /* (threads, LMK_GROUP, cols), generic path, unless the type is F32 */
@@ -87,7 +89,9 @@ static void packed_tiles(void *arg, int64_t begin, int64_t end, int thread)
         const uint8_t *group = lmk_take_groups(job->w, s->expert * job->tiles + tile, 1, fresh);
         const lmk_q8_block *const *x = (const lmk_q8_block *const *)job->xq + s->first;
         const int n_out = (int)lmk_min(LMK_GROUP, job->w->rows - row);
-        lmk_dot_group(job->kernels, job->w->type, job->y + s->first, row, n_out, group, x, s->count, cols, panel);
+        const lmk_ending ending = lmk_ending_of(&job->to, job->kernels, s->first, row, n_out, thread);
+        lmk_dot_group(job->kernels, job->w->type, ending.to.row, ending.to.at, n_out, group, x, s->count, cols, panel);
+        lmk_end(&ending, 0, s->count);
     }
 }
 
@@ -102,6 +106,7 @@ static void generic_tiles(void *arg, int64_t begin, int64_t end, int thread)
         const int64_t first = t % job->tiles * LMK_GROUP, last = lmk_min(first + LMK_GROUP, w->rows);
         /* Many slots share an expanded row, so a whole tile is expanded; for few, what is expanded must stay in L1. */
         const int64_t step = s->count > 4 ? LMK_GROUP : 4;
+        const lmk_ending ending = lmk_ending_of(&job->to, k, s->first, first, (int)(last - first), thread);
         for (int64_t i = first; i < last; i += step) {
             const int64_t n = lmk_min(step, last - i);
             const char *src = (const char *)w->data + (s->expert * w->rows + i) * job->row_bytes;
@@ -116,10 +121,11 @@ static void generic_tiles(void *arg, int64_t begin, int64_t end, int thread)
             float *y[64];
             for (int64_t j = 0; j < s->count; j += 64) {
                 const int64_t m = lmk_min(64, s->count - j);
-                for (int64_t q = 0; q < m; q++) y[q] = job->y[s->first + j + q] + i;
+                for (int64_t q = 0; q < m; q++) y[q] = ending.to.row[j + q] + ending.to.at + i - first;
                 k->dot_f32(y, rows, w->cols, n, job->x + s->first + j, m, w->cols);
             }
         }
+        lmk_end(&ending, 0, s->count);
     }
 }
 
@@ -167,6 +173,8 @@ typedef struct product {           /* what the weights of one call share */
     const float *x;
     int64_t n_x;
     const lmk_slots *slots;
+    lmk_join join;                 /* NULL, or with what y has, or of a pair; */
+    const float *bias;             /* having been added this, unless it is NULL */
     const float **rows;            /* these are made when the first weight needs them */
     const lmk_q8_block **xq[2];    /* for a scale of x per block, and per LMK_QUAD blocks */
     lmk_strips *strips[2];
@@ -183,7 +191,7 @@ static int plan_packed(product *p, slots_job *job, lmk_work *work)
         if (!p->rows) return -1;
         lmk_strips **s = &p->strips[wide];
         if (!*s) *s = lmk_lay_out(p->c, p->rows, w->cols, share, p->slots->segments, p->slots->n_segments, p->slots->n);
-        return *s ? lmk_strips_work(p->c, work, *s, w, job->y) : -1;
+        return *s ? lmk_strips_work(p->c, work, *s, w, &job->to) : -1;
     }
     if (!p->xq[wide]) p->xq[wide] = quantised(p->c, p->x, p->n_x, w->cols, share, p->slots);
     if (!p->xq[wide]) return -1;
@@ -205,7 +213,7 @@ static int plan_halves(product *p, slots_job *job, lmk_work *work)
     const lmk_weight *w = job->w;
     lmk_halves **h = &p->halves[w->type == LMK_BF16];
     if (!*h) *h = lmk_prepare_halves(p->c, w->type, p->x, p->n_x, w->cols, p->slots);
-    return *h ? lmk_halves_work(p->c, work, *h, w, job->y) : -1;
+    return *h ? lmk_halves_work(p->c, work, *h, w, &job->to) : -1;
 }
 
 static int plan_generic(product *p, slots_job *job, lmk_work *work)
@@ -218,22 +226,35 @@ static int plan_generic(product *p, slots_job *job, lmk_work *work)
     return job->x && job->scratch ? 0 : -1;
 }
 
-static int plan(product *p, slots_job *job, lmk_work *work, float *y)
+/* Scratch for tiles, each thread's own */
+static int plan_tile(const product *p, lmk_store *to)
+{
+    for (int64_t i = 0; i < p->slots->n_segments; i++) to->most = lmk_max(to->most, p->slots->segments[i].count);
+    const int64_t n = p->width * to->most;
+    float *tiles = lmk_alloc(p->c, (size_t)(n * LMK_TILE_COLS) * sizeof *tiles);
+    to->tile = lmk_alloc(p->c, (size_t)n * sizeof *to->tile);
+    if (!tiles || !to->tile) return -1;
+    for (int64_t i = 0; i < n; i++) to->tile[i] = tiles + i * LMK_TILE_COLS;
+    return 0;
+}
+
+static int plan(product *p, slots_job *job, lmk_work *work, float *y, const int32_t *y_index)
 {
     const lmk_weight *w = job->w;
     job->kernels = p->c->kernels;
     job->segments = p->slots->segments;
     job->tiles = lmk_groups(w->rows);
     job->row_bytes = row_bytes(w);
-    job->y = lmk_alloc(p->c, (size_t)p->slots->n * sizeof *job->y);
-    if (job->row_bytes < 0 || !job->y) return -1;
-    for (int64_t i = 0; i < p->slots->n; i++) job->y[i] = y + (p->slots->y_index ? p->slots->y_index[i] : i) * w->rows;
+    job->to.y = lmk_alloc(p->c, (size_t)p->slots->n * sizeof *job->to.y);
+    if (job->row_bytes < 0 || !job->to.y) return -1;
+    for (int64_t i = 0; i < p->slots->n; i++) job->to.y[i] = y + (y_index ? y_index[i] : i) * w->rows;
     if (!lmk_packed_bytes(w->type, w->rows, w->cols, w->n_expert)) return plan_generic(p, job, work);
     return lmk_is_half(w->type) ? plan_halves(p, job, work) : plan_packed(p, job, work);
 }
 
 typedef struct works {
     const lmk_work *work;
+    int32_t n_w;
     int64_t total;
 } works;
 
@@ -244,23 +265,83 @@ static void run_works(void *arg, int64_t begin, int64_t end, int thread)
         if (begin < w->n) w->fn(w->arg, begin, lmk_min(end, w->n), thread);
 }
 
+/* Tasks [begin, end) of every weight: each joins the tile that the one before has made. */
+static void run_in_turn(void *arg, int64_t begin, int64_t end, int thread)
+{
+    const works *all = arg;
+    for (int64_t t = begin; t < end; t++)
+        for (const lmk_work *w = all->work; w < all->work + all->n_w; w++) w->fn(w->arg, t, t + 1, thread);
+}
+
+static void run(const product *p, lmk_range_fn fn, works all, int64_t cols)
+{
+    const int64_t per_tile = LMK_GROUP * cols * p->slots->n / p->slots->n_segments;
+    const int64_t grain = per_tile * all.total <= INLINE_WORK ? all.total : 1 + PIECE_WORK / per_tile;
+    lmk_parallel(p->width, all.total, grain, fn, &all);
+}
+
+static int check_columns(const lmk_weight *const *w, int32_t n_w)
+{
+    for (int32_t i = 1; i < n_w; i++)
+        if (w[i]->cols != w[0]->cols)
+            return lmk_fail("Weights with rows of %lld and of %lld cannot share an input; the model file is damaged.",
+                            (long long)w[0]->cols, (long long)w[i]->cols);
+    return 0;
+}
+
 static int multiply(product *p, float *const *y, const lmk_weight *const *w, int32_t n_w)
 {
     slots_job *jobs = lmk_alloc(p->c, (size_t)n_w * sizeof *jobs);
     lmk_work *work = lmk_alloc(p->c, (size_t)n_w * sizeof *work);
-    if (!jobs || !work) return -1;
-    works all = { work, 0 };
+    if (!jobs || !work || check_columns(w, n_w)) return -1;
+    works all = { work, n_w, 0 };
     for (int32_t i = 0; i < n_w; i++) {
-        if (w[i]->cols != w[0]->cols)
-            return lmk_fail("Weights with rows of %lld and of %lld cannot share an input; the model file is damaged.",
-                            (long long)w[0]->cols, (long long)w[i]->cols);
         jobs[i] = (slots_job){ .w = w[i] };
-        if (plan(p, &jobs[i], &work[i], y[i])) return -1;
+        if (p->join) {
+            jobs[i].to = (lmk_store){ .join = p->join, .bias = p->bias };
+            if (plan_tile(p, &jobs[i].to)) return -1;
+        }
+        if (plan(p, &jobs[i], &work[i], y[i], p->slots->y_index)) return -1;
         all.total += work[i].n;
     }
-    const int64_t per_tile = LMK_GROUP * w[0]->cols * p->slots->n / p->slots->n_segments;
-    const int64_t grain = per_tile * all.total <= INLINE_WORK ? all.total : 1 + PIECE_WORK / per_tile;
-    lmk_parallel(p->width, all.total, grain, run_works, &all);
+    run(p, run_works, all, w[0]->cols);
+    return 0;
+}
+
+typedef struct join_job {
+    lmk_join join;
+    float *const *y, *const *with;
+    int64_t cols;
+} join_job;
+
+static void join_rows(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const join_job *j = arg;
+    const lmk_place y = { j->y + begin, 0 }, with = { j->with + begin, 0 };
+    j->join(y, y, with, end - begin, (int)j->cols);
+}
+
+/* Many rows of a pair whose tasks are alike: tile by tile. Others: all of the one and all of the other, then both. */
+static int multiply_pair(product *p, float *y, const lmk_weight *const *w)
+{
+    const int by_tiles = w[0]->type == w[1]->type && p->slots->n >= LMK_MANY * p->slots->n_segments;
+    const int64_t rows = w[0]->rows, n = p->slots->n;
+    slots_job jobs[2] = { { .w = w[0] }, { .w = w[1] } };
+    lmk_work work[2];
+    if (check_columns(w, 2)) return -1;
+    float *other = by_tiles ? y : lmk_alloc(p->c, (size_t)(n * rows) * sizeof *other);
+    if (!other || (by_tiles && (plan_tile(p, &jobs[0].to) || plan_tile(p, &jobs[1].to)))) return -1;
+    if (by_tiles) jobs[1].to.join = p->join, jobs[1].to.with = jobs[0].to.tile;
+    if (plan(p, &jobs[0], &work[0], y, p->slots->y_index)) return -1;
+    if (plan(p, &jobs[1], &work[1], other, by_tiles ? p->slots->y_index : NULL)) return -1;
+    if (by_tiles) {
+        run(p, run_in_turn, (works){ work, 2, work->n }, w[0]->cols);
+        return 0;
+    }
+    run(p, run_works, (works){ work, 2, work[0].n + work[1].n }, w[0]->cols);
+    join_job job = { p->join, jobs[0].to.y, jobs[1].to.y, rows };
+    lmk_parallel(p->width, n, 1 + JOIN_WORK / rows, join_rows, &job);
     return 0;
 }
 
@@ -274,6 +355,22 @@ int lmk_linear_slots(lmk_ctx *c, float *const *y, const lmk_weight *const *w, in
     return status;
 }
 
+int lmk_linear_slots_gated(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation,
+                           const float *x, int64_t n_x, const lmk_slots *slots)
+{
+    if (gate->rows != up->rows)
+        return lmk_fail("A gate of %lld outputs does not fit %lld values; the model file is damaged.", (long long)gate->rows,
+                        (long long)up->rows);
+    const lmk_join join = activation == LMK_GELU ? c->kernels->join_gelu_mul : c->kernels->join_silu_mul;
+    product p = { .c = c, .width = lmk_threads(), .x = x, .n_x = n_x, .slots = slots, .join = join };
+    const size_t mark = lmk_mark(c);
+    const int status = slots->n > 0 ? multiply_pair(&p, y, (const lmk_weight *const[]){ gate, up }) : 0;
+    lmk_release(c, mark);
+    return status;
+}
+
+/* ---- all n rows, and plain matrices ---- */
+
 int lmk_linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int32_t n_w, const float *x, int64_t n)
 {
     const lmk_segment all = { .expert = 0, .first = 0, .count = n };
@@ -283,4 +380,22 @@ int lmk_linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, int
 int lmk_linear(lmk_ctx *c, float *y, const lmk_weight *w, const float *x, int64_t n)
 {
     return lmk_linear_many(c, &y, &w, 1, x, n);
+}
+
+int lmk_linear_add(lmk_ctx *c, float *y, const lmk_weight *w, const float *bias, const float *x, int64_t n)
+{
+    const lmk_segment all = { .expert = 0, .first = 0, .count = n };
+    const lmk_slots slots = { .n = n, .segments = &all, .n_segments = 1 };
+    product p = { .c = c, .width = lmk_threads(), .x = x, .n_x = n, .slots = &slots, .join = c->kernels->join_add, .bias = bias };
+    const size_t mark = lmk_mark(c);
+    const int status = n > 0 ? multiply(&p, &y, &w, 1) : 0;
+    lmk_release(c, mark);
+    return status;
+}
+
+int lmk_linear_gated(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation, const float *x,
+                     int64_t n)
+{
+    const lmk_segment all = { .expert = 0, .first = 0, .count = n };
+    return lmk_linear_slots_gated(c, y, gate, up, activation, x, n, &(lmk_slots){ .n = n, .segments = &all, .n_segments = 1 });
 }

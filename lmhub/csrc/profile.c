@@ -167,6 +167,23 @@ static int linear_many(lmk_ctx *c, float *const *y, const lmk_weight *const *w, 
     return status;
 }
 
+static int linear_add(lmk_ctx *c, float *y, const lmk_weight *w, const float *bias, const float *x, int64_t n)
+{
+    const double since = seconds();
+    const int status = lmk_linear_add(c, y, w, bias, x, n);
+    add_up(of_weight("linear_add", w, n, 1), since);
+    return status;
+}
+
+static int linear_gated(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation, const float *x,
+                        int64_t n)
+{
+    const double since = seconds();
+    const int status = lmk_linear_gated(c, y, gate, up, activation, x, n);
+    share("linear_gated", (const lmk_weight *const[]){ gate, up }, 2, n, 1, seconds() - since);
+    return status;
+}
+
 static int route(lmk_ctx *c, lmk_route *r, const float *logits, int64_t n_expert)
 {
     const double since = seconds();
@@ -192,6 +209,17 @@ static int linear_experts_many(lmk_ctx *c, float *const *y, const lmk_weight *co
     const int status = lmk_linear_experts_many(c, y, w, n_w, x, per_slot, r);
     const double took = seconds() - since;
     share("linear_experts_many", w, n_w, r->n * r->k, status || !n_w ? 0 : different_experts(r, w[0]->n_expert), took);
+    return status;
+}
+
+static int linear_experts_gated(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation,
+                                const float *x, int per_slot, const lmk_route *r)
+{
+    const double since = seconds();
+    const int status = lmk_linear_experts_gated(c, y, gate, up, activation, x, per_slot, r);
+    const double took = seconds() - since;
+    share("linear_experts_gated", (const lmk_weight *const[]){ gate, up }, 2, r->n * r->k,
+          status ? 0 : different_experts(r, gate->n_expert), took);
     return status;
 }
 
@@ -322,9 +350,12 @@ void lmk_time_ops(lmk_api *api)
     api->get_rows = get_rows;
     api->linear = linear;
     api->linear_many = linear_many;
+    api->linear_add = linear_add;
+    api->linear_gated = linear_gated;
     api->route = route;
     api->linear_experts = linear_experts;
     api->linear_experts_many = linear_experts_many;
+    api->linear_experts_gated = linear_experts_gated;
     api->moe_sum = moe_sum;
     api->rms_norm = rms_norm;
     api->silu_mul = silu_mul;

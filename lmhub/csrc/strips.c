@@ -4,6 +4,7 @@
  * A segment is cut where its strips would not stay in the second-level cache.
  */
 #include "packed.h"
+#include "store.h"
 
 #define STRIPS_BYTES ((int64_t)5 << 18)    /* strips that a task reads again and again */
 
@@ -30,12 +31,11 @@ struct lmk_strips {
 typedef struct strips_job {
     const lmk_strips *of;
     const lmk_weight *w;
-    float *const *y;
+    lmk_store to;
     uint8_t *scratch;              /* (threads, scratch_bytes) */
     uint8_t *fresh;                /* (threads, 2, group_bytes), for a weight that is not packed */
     int64_t groups, pairs;         /* per matrix */
     int64_t group_bytes, scratch_bytes, n_tasks;
-    int width;
 } strips_job;
 
 static void lay_out(void *arg, int64_t begin, int64_t end, int thread)
@@ -104,28 +104,27 @@ static void multiply(void *arg, int64_t begin, int64_t end, int thread)
     const int64_t cols = job->w->cols, rows = job->w->rows;
     for (int64_t t = begin; t < end; t++) {
         const part *p = &job->of->parts[t / job->pairs];
-        float *const *y = job->y + p->s.first;
         const int64_t i0 = t % job->pairs * 2 * LMK_GROUP;
         const int64_t n_groups = lmk_min(2, job->groups - t % job->pairs * 2);
         const uint8_t *w = lmk_take_groups(job->w, group_of(job, t), n_groups, fresh);
-        /* The next task, or the one that this thread will most likely take when its chunk is done. */
-        const int64_t ahead = t + 1 < end ? t + 1 : end + (job->width - 1) * (end - begin);
-        kernels->dot_strips(job->w->type, y, i0, (int)lmk_min(2 * LMK_GROUP, rows - i0), w, job->group_bytes, p->strips,
-                            p->s.count, cols, ahead_of(job, ahead), scratch);
+        const int n_out = (int)lmk_min(2 * LMK_GROUP, rows - i0);
+        const lmk_ending ending = lmk_ending_of(&job->to, kernels, p->s.first, i0, n_out, thread);
+        kernels->dot_strips(job->w->type, &ending, w, job->group_bytes, p->strips, p->s.count, cols, ahead_of(job, t + 1), scratch);
     }
 }
 
-int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, float *const *y)
+int lmk_strips_work(lmk_ctx *c, lmk_work *work, const lmk_strips *s, const lmk_weight *w, const lmk_store *to)
 {
+    const int width = lmk_threads();
     strips_job *job = lmk_alloc(c, sizeof *job);
     if (!job) return -1;
-    *job = (strips_job){ .of = s, .w = w, .y = y, .width = lmk_threads() };
+    *job = (strips_job){ .of = s, .w = w, .to = *to };
     job->group_bytes = lmk_group_bytes(lmk_form_of(w->type), w->cols);
     job->scratch_bytes = lmk_strips_scratch(s->most);
-    job->scratch = lmk_alloc(c, (size_t)(job->width * job->scratch_bytes));
+    job->scratch = lmk_alloc(c, (size_t)(width * job->scratch_bytes));
     if (!job->scratch) return -1;
     if (!w->packed) {
-        job->fresh = lmk_alloc(c, (size_t)(job->width * 2 * job->group_bytes));
+        job->fresh = lmk_alloc(c, (size_t)(width * 2 * job->group_bytes));
         if (!job->fresh) return -1;
     }
     job->groups = lmk_groups(w->rows);

@@ -43,6 +43,9 @@ static lmk_api api = {
     .sigmoid_mul = lmk_sigmoid_mul,
     .short_conv = lmk_short_conv,
     .delta_rule = lmk_delta_rule,
+    .linear_add = lmk_linear_add,
+    .linear_gated = lmk_linear_gated,
+    .linear_experts_gated = lmk_linear_experts_gated,
 };
 
 uintptr_t lmk_table(void)

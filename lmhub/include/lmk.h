@@ -21,12 +21,15 @@
 
 /* cdef: begin */
 #define LMK_ABI_MAJOR 1
-#define LMK_ABI_MINOR 5
+#define LMK_ABI_MINOR 6
 
 #define LMK_ABORTED 1              /* a forward's return value when abort was asked for between layers; no cache moved */
 
 #define LMK_ROPE_HALVES 0          /* rotate (j, j + n_pairs): NEOX */
 #define LMK_ROPE_PAIRS 1           /* rotate (2j, 2j + 1): interleaved */
+
+#define LMK_SILU 0
+#define LMK_GELU 1                 /* in its tanh form */
 
 #define LMK_WANT_NONE 0            /* logits of no row of the span, of its last row, of all its rows */
 #define LMK_WANT_LAST 1
@@ -156,6 +159,15 @@ typedef struct lmk_api {
     void (*short_conv)(lmk_ctx *c, float *y, const float *x, int64_t ld, const float *w, int32_t taps, int64_t dim, int32_t silu,
                        int64_t offset, const lmk_span *spans, int32_t n_spans);
     void (*delta_rule)(lmk_ctx *c, float *o, const lmk_delta *d, int64_t offset, const lmk_span *spans, int32_t n_spans);
+
+    /* since 1.6: products that are joined with what is there while they are in cache; the bits of one op after the other.
+     * linear_add: y += x Wᵀ + bias, which is (rows) or NULL. linear_gated: y (n, rows) = act(x Gᵀ) * (x Uᵀ), act being
+     * LMK_SILU or LMK_GELU, gate and up of one shape; linear_experts_gated: the same with a slot's experts, y (n*k, rows). */
+    int (*linear_add)(lmk_ctx *c, float *y, const lmk_weight *w, const float *bias, const float *x, int64_t n);
+    int (*linear_gated)(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation, const float *x,
+                        int64_t n);
+    int (*linear_experts_gated)(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation,
+                                const float *x, int per_slot, const lmk_route *r);
 } lmk_api;
 
 /* One translation unit per plugin: the pointer is set once by lmk_bind, which the core's native.bind() calls. */

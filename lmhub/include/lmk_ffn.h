@@ -11,14 +11,20 @@
 static inline int lmk_swiglu(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, const lmk_weight *down,
                              const float *h, int64_t n)
 {
-    const int64_t ff = down->cols;
-    float *g = lmk_floats(c, n * ff), *u = lmk_floats(c, n * ff);
-    if (!g || !u) return lmk_no_memory(n);
-    float *const wide[] = { g, u };
-    const lmk_weight *const w[] = { gate, up };
-    if (lmk->linear_many(c, wide, w, 2, h, n)) return -1;
-    lmk->silu_mul(c, g, g, u, n, ff, ff);
-    return lmk->linear(c, y, down, g, n);
+    float *wide = lmk_floats(c, n * down->cols);
+    if (!wide) return lmk_no_memory(n);
+    if (lmk->linear_gated(c, wide, gate, up, LMK_SILU, h, n)) return -1;
+    return lmk->linear(c, y, down, wide, n);
+}
+
+/* x (n, d) += W_down(silu(W_gate h) * W_up h) */
+static inline int lmk_add_swiglu(lmk_ctx *c, float *x, const lmk_weight *gate, const lmk_weight *up, const lmk_weight *down,
+                                 const float *h, int64_t n)
+{
+    float *wide = lmk_floats(c, n * down->cols);
+    if (!wide) return lmk_no_memory(n);
+    if (lmk->linear_gated(c, wide, gate, up, LMK_SILU, h, n)) return -1;
+    return lmk->linear_add(c, x, down, NULL, wide, n);
 }
 
 typedef struct lmk_mixture {       /* a layer's experts */
@@ -36,20 +42,18 @@ static inline int lmk_add_experts(lmk_ctx *c, float *x, const lmk_mixture *e, co
     lmk_route r = { .n = n, .k = e->k };
     r.expert = lmk->alloc(c, (size_t)slots * sizeof(int32_t));
     r.weight = lmk_floats(c, slots);
-    float *logits = lmk_floats(c, n * E), *act = lmk_floats(c, slots * ff), *wide = lmk_floats(c, slots * 2 * ff);
-    float *y = lmk_floats(c, slots * d);
-    if (!r.expert || !r.weight || !logits || !act || !wide || !y) return lmk_no_memory(n);
+    float *logits = lmk_floats(c, n * E), *act = lmk_floats(c, slots * ff), *y = lmk_floats(c, slots * d);
+    if (!r.expert || !r.weight || !logits || !act || !y) return lmk_no_memory(n);
 
     if (lmk->linear(c, logits, e->router, h, n)) return -1;
     if (lmk->route(c, &r, logits, E)) return -1;
-    if (e->gate_up && e->gate_up->data) {                                 /* wide: (slots, 2 ff) */
+    if (e->gate_up && e->gate_up->data) {
+        float *wide = lmk_floats(c, slots * 2 * ff);
+        if (!wide) return lmk_no_memory(n);
         if (lmk->linear_experts(c, wide, e->gate_up, h, 0, &r)) return -1;
         lmk->silu_mul(c, act, wide, wide + ff, slots, ff, 2 * ff);
-    } else {                                                              /* wide: gate (slots, ff), up (slots, ff) */
-        float *const halves[] = { wide, wide + slots * ff };
-        const lmk_weight *const w[] = { e->gate, e->up };
-        if (lmk->linear_experts_many(c, halves, w, 2, h, 0, &r)) return -1;
-        lmk->silu_mul(c, act, wide, wide + slots * ff, slots, ff, ff);
+    } else if (lmk->linear_experts_gated(c, act, e->gate, e->up, LMK_SILU, h, 0, &r)) {
+        return -1;
     }
     if (lmk->linear_experts(c, y, e->down, act, 1, &r)) return -1;
     lmk->moe_sum(c, x, y, &r, d);

@@ -87,6 +87,17 @@ class Kernels:
         )
         return ys
 
+    def linear_add(self, y: Floats, w: Any, bias: Floats | None, x: Floats) -> Floats:
+        y = y.copy()
+        to, b = self.floats(y), FFI.NULL if bias is None else self.floats(bias)
+        native.check(API.linear_add(self.c, to, w, b, self.floats(x), len(x)))
+        return y
+
+    def linear_gated(self, gate: Any, up: Any, activation: int, x: Floats) -> Floats:
+        y = np.full((len(x), gate.rows), np.nan, np.float32)
+        native.check(API.linear_gated(self.c, self.floats(y), gate, up, activation, self.floats(x), len(x)))
+        return y
+
     def get_rows(self, w: Any, ids: Sequence[int]) -> Floats:
         y = np.full((len(ids), w.cols), np.nan, np.float32)
         native.check(API.get_rows(self.c, self.floats(y), w, FFI.new("int32_t[]", ids), len(ids)))
@@ -112,6 +123,12 @@ class Kernels:
         to, weights = FFI.new("float *[]", [self.floats(y) for y in ys]), FFI.new("lmk_weight *[]", list(ws))
         native.check(API.linear_experts_many(self.c, to, weights, len(ws), self.floats(x), int(per_slot), r))
         return ys
+
+    def linear_experts_gated(self, gate: Any, up: Any, activation: int, x: Floats, r: Any, per_slot: bool) -> Floats:
+        y = np.full((r.n * r.k, gate.rows), np.nan, np.float32)
+        to = self.floats(y)
+        native.check(API.linear_experts_gated(self.c, to, gate, up, activation, self.floats(x), int(per_slot), r))
+        return y
 
     def moe_sum(self, y: Floats, slots: Floats, r: Any) -> Floats:
         y = y.copy()

@@ -90,7 +90,7 @@ def test_results_are_the_same_bits(tmp_path: Path) -> None:
     assert attention.calls == 2  # layers
     assert attention.bytes == 2 * 40 * 2 * 2 * (1 + 32 * 2)
     assert attention.operations == 2 * 2 * 6 * (32 + 32) * (40 * 41 // 2)
-    experts = [*by_op["linear_experts_many"], *by_op["linear_experts"]]
+    experts = [*by_op["linear_experts_gated"], *by_op["linear_experts"]]
     assert len(experts) == 2  # gate and up, which have one shape; down
     assert all(one.n == one.calls * 40 * 2 and one.bytes > 0 for one in experts)
 

@@ -94,9 +94,9 @@ static int experts(const gemma_model *m, const gemma_layer *l, step *s, float *y
     const int64_t slots = n * r.k;
     r.expert = lmk->alloc(c, (size_t)slots * sizeof(int32_t));
     r.weight = lmk_floats(c, slots);
-    float *h = lmk_floats(c, n * d), *router = lmk_floats(c, n * E), *act = lmk_floats(c, slots * ff), *wide = lmk_floats(c, slots * 2 * ff);
+    float *h = lmk_floats(c, n * d), *router = lmk_floats(c, n * E), *act = lmk_floats(c, slots * ff);
     float *out = lmk_floats(c, slots * d);
-    if (!r.expert || !r.weight || !h || !router || !act || !wide || !out) return lmk_no_memory(n);
+    if (!r.expert || !r.weight || !h || !router || !act || !out) return lmk_no_memory(n);
 
     lmk->rms_norm(c, h, s->x, l->router_norm, n, d, m->rms_eps);
     if (lmk->linear(c, router, &l->ffn_gate_inp, h, n)) return -1;
@@ -104,14 +104,13 @@ static int experts(const gemma_model *m, const gemma_layer *l, step *s, float *y
     for (int64_t i = 0; i < slots && l->expert_scale; i++) r.weight[i] *= l->expert_scale[r.expert[i]];
 
     lmk->rms_norm(c, h, s->x, l->pre_ffw_norm_2, n, d, m->rms_eps);
-    if (l->ffn_gate_up_exps.data) {                                       /* wide: (slots, 2 ff) */
+    if (l->ffn_gate_up_exps.data) {
+        float *wide = lmk_floats(c, slots * 2 * ff);
+        if (!wide) return lmk_no_memory(n);
         if (lmk->linear_experts(c, wide, &l->ffn_gate_up_exps, h, 0, &r)) return -1;
         lmk->gelu_mul(c, act, wide, wide + ff, slots, ff, 2 * ff);
-    } else {                                                              /* wide: gate (slots, ff), up (slots, ff) */
-        float *const halves[] = { wide, wide + slots * ff };
-        const lmk_weight *const w[] = { &l->ffn_gate_exps, &l->ffn_up_exps };
-        if (lmk->linear_experts_many(c, halves, w, 2, h, 0, &r)) return -1;
-        lmk->gelu_mul(c, act, wide, wide + slots * ff, slots, ff, ff);
+    } else if (lmk->linear_experts_gated(c, act, &l->ffn_gate_exps, &l->ffn_up_exps, LMK_GELU, h, 0, &r)) {
+        return -1;
     }
     if (lmk->linear_experts(c, out, &l->ffn_down_exps, act, 1, &r)) return -1;
     memset(y, 0, (size_t)(n * d) * sizeof(float));
@@ -124,15 +123,12 @@ static int feed_forward(const gemma_model *m, const gemma_layer *l, step *s)
 {
     lmk_ctx *c = s->c;
     const int64_t n = s->n, d = m->n_embd, ff = l->ffn_down.cols;
-    float *gate = lmk_floats(c, n * ff), *up = lmk_floats(c, n * ff), *mixed = lmk_floats(c, n * d);
-    if (!gate || !up || !mixed) return lmk_no_memory(n);
+    float *wide = lmk_floats(c, n * ff), *mixed = lmk_floats(c, n * d);
+    if (!wide || !mixed) return lmk_no_memory(n);
 
     lmk->rms_norm(c, s->h, s->x, l->ffn_norm, n, d, m->rms_eps);
-    float *const y[] = { gate, up };
-    const lmk_weight *const w[] = { &l->ffn_gate, &l->ffn_up };
-    if (lmk->linear_many(c, y, w, 2, s->h, n)) return -1;
-    lmk->gelu_mul(c, gate, gate, up, n, ff, ff);
-    if (lmk->linear(c, s->h, &l->ffn_down, gate, n)) return -1;
+    if (lmk->linear_gated(c, wide, &l->ffn_gate, &l->ffn_up, LMK_GELU, s->h, n)) return -1;
+    if (lmk->linear(c, s->h, &l->ffn_down, wide, n)) return -1;
 
     if (l->ffn_gate_inp.data) {
         if (experts(m, l, s, mixed)) return -1;
@@ -306,18 +302,14 @@ static int condition(const gemma_model *m, const gemma_condition *w, step *s, co
     lmk_ctx *c = s->c;
     const int64_t n = s->n, d = m->n_embd, ff = w->down.cols;
     const size_t mark = lmk->mark(c);
-    float *gate = lmk_floats(c, n * ff), *up = lmk_floats(c, n * ff);
-    if (!gate || !up) return lmk_no_memory(n);
+    float *wide = lmk_floats(c, n * ff);
+    if (!wide) return lmk_no_memory(n);
     memcpy(s->h, soft, (size_t)(n * d) * sizeof(float));
     scale(s, s->h, n * d, sqrtf((float)d));
     lmk->rms_norm(c, s->h, s->h, w->norm, n, d, m->rms_eps);
-    float *const y[] = { gate, up };
-    const lmk_weight *const gates[] = { &w->gate, &w->up };
-    if (lmk->linear_many(c, y, gates, 2, s->h, n)) return -1;
-    lmk->gelu_mul(c, gate, gate, up, n, ff, ff);
-    if (lmk->linear(c, s->h, &w->down, gate, n)) return -1;
+    if (lmk->linear_gated(c, wide, &w->gate, &w->up, LMK_GELU, s->h, n)) return -1;
     scale(s, s->x, n * d, sqrtf((float)d));
-    lmk->add(c, s->x, s->h, n * d);
+    if (lmk->linear_add(c, s->x, &w->down, NULL, wide, n)) return -1;
     lmk->rms_norm(c, s->x, s->x, w->ones, n, d, m->rms_eps);
     lmk->release(c, mark);
     return 0;

@@ -189,14 +189,11 @@ static int add_experts(const step *s, float *y, const float *h, const lmk_weight
 {
     lmk_ctx *c = s->c;
     const size_t mark = lmk->mark(c);
-    const int64_t slots = r->n * r->k, ff = down->cols;
-    float *g = lmk_floats(c, slots * ff), *u = lmk_floats(c, slots * ff), *out = lmk_floats(c, slots * down->rows);
-    if (!g || !u || !out) return lmk_no_memory(s->n);
-    float *const halves[] = { g, u };
-    const lmk_weight *const w[] = { gate, up };
-    if (lmk->linear_experts_many(c, halves, w, 2, h, 0, r)) return -1;
-    lmk->silu_mul(c, g, g, u, slots, ff, ff);
-    if (lmk->linear_experts(c, out, down, g, 1, r)) return -1;
+    const int64_t slots = r->n * r->k;
+    float *act = lmk_floats(c, slots * down->cols), *out = lmk_floats(c, slots * down->rows);
+    if (!act || !out) return lmk_no_memory(s->n);
+    if (lmk->linear_experts_gated(c, act, gate, up, LMK_SILU, h, 0, r)) return -1;
+    if (lmk->linear_experts(c, out, down, act, 1, r)) return -1;
     lmk->moe_sum(c, y, out, r, down->rows);
     lmk->release(c, mark);
     return 0;

@@ -123,9 +123,7 @@ static int attention(const nanochat_model *m, int32_t il, step *s)
     lmk->kv_append(c, il, s->spans, s->n_spans, k, v);
     lmk->attend(c, o, q, il, s->spans, s->n_spans, m->n_head, 1.0f / sqrtf((float)hd), l->window);
 
-    if (lmk->linear(c, s->h, &l->attn_output, o, n)) return -1;
-    lmk->add(c, s->x, s->h, n * m->n_embd);
-    return 0;
+    return lmk->linear_add(c, s->x, &l->attn_output, NULL, o, n);
 }
 
 /* x += W_down relu(W_up norm(x))² */
@@ -139,9 +137,7 @@ static int feed_forward(const nanochat_model *m, const nanochat_layer *l, step *
     if (lmk->linear(c, up, &l->ffn_up, s->h, n)) return -1;
     values job = { up, NULL, 0.0f, 0.0f };
     lmk->parallel_for(c, n * ff, GRAIN, relu2_range, &job);
-    if (lmk->linear(c, s->h, &l->ffn_down, up, n)) return -1;
-    lmk->add(c, s->x, s->h, n * m->n_embd);
-    return 0;
+    return lmk->linear_add(c, s->x, &l->ffn_down, NULL, up, n);
 }
 
 /* logits = cap tanh(W norm(x - lambda middle) / cap), of the rows that somebody wants */

@@ -68,10 +68,7 @@ static int attention(const qwen3_model *m, int32_t il, step *s)
     lmk->kv_append(c, il, s->spans, s->n_spans, s->k, s->v);
     lmk->attend(c, s->o, s->q, il, s->spans, s->n_spans, m->n_head, 1.0f / sqrtf((float)hd), 0);
 
-    if (lmk->linear(c, s->h, &l->attn_output, s->o, n)) return -1;
-    if (l->attn_output_bias) lmk->add_bias(c, s->h, l->attn_output_bias, n, m->n_embd);
-    lmk->add(c, s->x, s->h, n * m->n_embd);
-    return 0;
+    return lmk->linear_add(c, s->x, &l->attn_output, l->attn_output_bias, s->o, n);
 }
 
 /* x += the block's feed-forward, one or a few of many, of norm(x) */
@@ -86,8 +83,7 @@ static int feed_forward(const qwen3_model *m, int32_t il, step *s)
                                 .gate_up = &l->ffn_gate_up, .down = &l->ffn_down, .k = m->n_expert_used };
         if (lmk_add_experts(c, s->x, &e, s->h, s->n)) return -1;
     } else {
-        if (lmk_swiglu(c, s->h, &l->ffn_gate, &l->ffn_up, &l->ffn_down, s->h, s->n)) return -1;
-        lmk->add(c, s->x, s->h, s->n * m->n_embd);
+        if (lmk_add_swiglu(c, s->x, &l->ffn_gate, &l->ffn_up, &l->ffn_down, s->h, s->n)) return -1;
     }
     lmk->release(c, mark);
     return 0;

@@ -31,12 +31,7 @@ ROTATIONS = """\
     lmk->rope(c, s->q, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
     lmk->rope(c, s->k, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
 """
-RESIDUAL = """\
-    lmk->add(c, s->x, s->h, n * m->n_embd);
-    return 0;
-}
-
-/* x += the block's"""
+RESIDUAL = "return lmk->linear_add(c, s->x, &l->attn_output,"
 
 shared = partial(Mutant, file="lmk_ffn.h")
 
@@ -59,10 +54,10 @@ MUTANTS = (
     Mutant("no query bias", "if (l->attn_q_bias)", "if (0)"),
     Mutant("no key bias", "if (l->attn_k_bias)", "if (0)"),
     Mutant("no value bias", "if (l->attn_v_bias)", "if (0)"),
-    Mutant("no output bias", "if (l->attn_output_bias)", "if (0)"),
-    Mutant("no residual around attention", RESIDUAL, RESIDUAL.replace("lmk->add(c, s->x, s->h, n * m->n_embd)",
-           "memcpy(s->x, s->h, n * m->n_embd * sizeof(float))")),
-    shared("SiLU of the wrong half", "c, g, g, u, n", "c, g, u, g, n"),
+    Mutant("no output bias", "l->attn_output_bias, s->o", "NULL, s->o"),
+    Mutant("no residual around attention", RESIDUAL,
+           "memset(s->x, 0, (size_t)(n * m->n_embd) * sizeof(float));\n    " + RESIDUAL),
+    shared("SiLU of the wrong half", "gate, up, LMK_SILU", "up, gate, LMK_SILU"),
     Mutant("one cache for all layers", "il, s->spans", "0, s->spans"),
     Mutant("first row instead of the last", "lmk_keep_wanted(s->x,", "lmk_keep_wanted(s->h,"),
     shared("router before the norm", "e->router, h, n", "e->router, x, n", "moe"),
@@ -70,7 +65,7 @@ MUTANTS = (
     shared("expert weights ignored", "if (lmk->linear_experts(c, y,",
            "for (int64_t i = 0; i < slots; i++) r.weight[i] = 1.0f / r.k;\n    if (lmk->linear_experts(c, y,", "moe"),
     shared("fused halves swapped", "wide, wide + ff, slots", "wide + ff, wide, slots", "fused"),
-    shared("split halves swapped", "act, wide, wide + slots * ff", "act, wide + slots * ff, wide", "moe"),
+    shared("split halves swapped", "e->gate, e->up, LMK_SILU", "e->up, e->gate, LMK_SILU", "moe"),
     Mutant("fused values from the keys", "s->n, nq + nk, nv", "s->n, nq, nv", "fused"),
 )  # fmt: skip
 

@@ -62,9 +62,7 @@ static int attention(const qwen35_model *m, const qwen35_layer *l, step *s)
     lmk->attend(c, o, q, l->cache, s->spans, s->n_spans, m->n_head, m->attn_scale, 0);
     lmk->sigmoid_mul(c, o, r + hd, n * H, hd, 2 * hd);
 
-    if (lmk->linear(c, s->h, &l->attn_output, o, n)) return -1;
-    lmk->add(c, s->x, s->h, n * m->n_embd);
-    return 0;
+    return lmk->linear_add(c, s->x, &l->attn_output, NULL, o, n);
 }
 
 /* ---- gated delta net ---- */
@@ -118,9 +116,7 @@ static int delta_net(const qwen35_model *m, const qwen35_layer *l, step *s)
     lmk->rms_norm(c, o, o, l->ssm_norm, n * m->n_v, S, m->rms_eps);
     lmk->silu_mul(c, o, z, o, n, V, V);
 
-    if (lmk->linear(c, s->h, &l->ssm_out, o, n)) return -1;
-    lmk->add(c, s->x, s->h, n * m->n_embd);
-    return 0;
+    return lmk->linear_add(c, s->x, &l->ssm_out, NULL, o, n);
 }
 
 /* ---- feed-forward ---- */
@@ -153,9 +149,7 @@ static int feed_forward(const qwen35_model *m, const qwen35_layer *l, step *s)
                                 .gate_up = &l->ffn_gate_up, .down = &l->ffn_down, .k = m->n_expert_used };
         return lmk_add_experts(c, s->x, &e, s->h, s->n) || shared_expert(m, l, s) ? -1 : 0;
     }
-    if (lmk_swiglu(c, s->h, &l->ffn_gate, &l->ffn_up, &l->ffn_down, s->h, s->n)) return -1;
-    lmk->add(c, s->x, s->h, s->n * m->n_embd);
-    return 0;
+    return lmk_add_swiglu(c, s->x, &l->ffn_gate, &l->ffn_up, &l->ffn_down, s->h, s->n);
 }
 
 /* logits = W_out norm(x), of the rows that somebody wants */
