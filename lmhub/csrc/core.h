@@ -152,6 +152,11 @@ typedef struct lmk_kernels {
     void (*sigmoid_mul)(float *y, const float *gate, const float *up, int64_t dim);
     void (*add)(float *y, const float *a, const float *b, int64_t dim);
     lmk_join join_silu_mul, join_gelu_mul, join_add;
+
+    /* n pairs by their angles: (a[p], b[p]), or (x[2p], x[2p + 1]) */
+    void (*rotate_halves)(float *restrict a, float *restrict b, const float *cosine, const float *sine, int32_t n);
+    void (*rotate_pairs)(float *x, const float *cosine, const float *sine, int32_t n);
+
     void (*softcap)(float *x, int64_t n, float cap);
     void (*axpy)(float *y, float a, const float *x, int64_t n);                          /* y += a x, fused */
     float (*max)(const float *x, int64_t n);
@@ -306,6 +311,8 @@ void lmk_rope_angles(lmk_ctx *c, float *cs, const lmk_span *spans, int32_t n_spa
                      double magnitude);
 void lmk_rope(lmk_ctx *c, float *x, const float *cs, int64_t n, int32_t n_head, int32_t head_dim, int32_t n_pairs,
               int32_t pairing);
+void lmk_norm_rope(lmk_ctx *c, float *x, const float *w, float eps, const float *cs, int64_t n, int32_t n_head, int32_t head_dim,
+                   int32_t n_pairs, int32_t pairing);
 
 void lmk_kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v);
 void lmk_attend(lmk_ctx *c, float *y, const float *q, int32_t il, const lmk_span *spans, int32_t n_spans, int32_t n_head,

@@ -228,6 +228,26 @@ static void axpy(float *y, float a, const float *x, int64_t n)
     }
 }
 
+/* ---- rotations: plain loops, which compilers know how to make of vectors ---- */
+
+static void rotate_halves(float *restrict a, float *restrict b, const float *cosine, const float *sine, int32_t n)
+{
+    for (int32_t p = 0; p < n; p++) {
+        const float x = a[p], y = b[p];
+        a[p] = x * cosine[p] - y * sine[p];
+        b[p] = x * sine[p] + y * cosine[p];
+    }
+}
+
+static void rotate_pairs(float *x, const float *cosine, const float *sine, int32_t n)
+{
+    for (int32_t p = 0; p < n; p++) {
+        const float a = x[2 * p], b = x[2 * p + 1];
+        x[2 * p] = a * cosine[p] - b * sine[p];
+        x[2 * p + 1] = a * sine[p] + b * cosine[p];
+    }
+}
+
 /* ---- dot products ---- */
 
 /* nw x nx outputs, one accumulator each: the block's shape changes speed, never bits. */
@@ -413,6 +433,7 @@ static void mix(float *const *acc, const float *factor, const float *const *p, i
         .quantise_q8 = quantise_q8, .dot_q8 = dot_q8, .dot_packed = dot_packed, .rms_norm = rms_norm,                \
         .silu_mul = silu_mul, .gelu_mul = gelu_mul, .sigmoid_mul = sigmoid_mul, .add = add, .softcap = softcap, .axpy = axpy, .max = vector_max,             \
         .join_silu_mul = join_silu_mul, .join_gelu_mul = join_gelu_mul, .join_add = join_add,                        \
+        .rotate_halves = rotate_halves, .rotate_pairs = rotate_pairs,                                                \
         .checked_max = checked_max, .exp_sum = exp_sum, .sum_least = sum_least, .softmax_tile = softmax_tile,        \
         .mix = mix, .split = split, .dot_halves = dot_halves, .lay_key = lay_key, .lay_value = lay_value,            \
         .short_conv = short_conv, .delta = delta, .lay_keys = lay_keys, .lay_values = lay_values, .attend_join = attend_join, __VA_ARGS__                      \

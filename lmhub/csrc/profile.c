@@ -296,6 +296,14 @@ static void rope(lmk_ctx *c, float *x, const float *cs, int64_t n, int32_t n_hea
     add_up(of_floats("rope", n, 2 * n * n_head * head_dim), since);
 }
 
+static void norm_rope(lmk_ctx *c, float *x, const float *w, float eps, const float *cs, int64_t n, int32_t n_head,
+                      int32_t head_dim, int32_t n_pairs, int32_t pairing)
+{
+    const double since = seconds();
+    lmk_norm_rope(c, x, w, eps, cs, n, n_head, head_dim, n_pairs, pairing);
+    add_up(of_floats("norm_rope", n, 2 * n * n_head * head_dim), since);
+}
+
 static void kv_append(lmk_ctx *c, int32_t il, const lmk_span *spans, int32_t n_spans, const float *k, const float *v)
 {
     const double since = seconds();
@@ -368,6 +376,7 @@ void lmk_time_ops(lmk_api *api)
     api->add_bias = add_bias;
     api->rope_angles = rope_angles;
     api->rope = rope;
+    api->norm_rope = norm_rope;
     api->kv_append = kv_append;
     api->attend = attend;
     api->attend_biased = attend_biased;

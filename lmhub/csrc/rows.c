@@ -117,8 +117,11 @@ void lmk_add_bias(lmk_ctx *c, float *y, const float *b, int64_t n, int64_t dim)
 /* ---- rotary positions (arXiv:2104.09864) ---- */
 
 typedef struct rope_job {
+    const lmk_kernels *kernels;
     float *x;
     const float *cs;
+    const float *norm;             /* (head_dim): heads are normed before; or NULL */
+    float eps;
     int64_t n_past;
     const double *inv_freq;
     double magnitude;
@@ -151,30 +154,17 @@ void lmk_rope_angles(lmk_ctx *c, float *cs, const lmk_span *spans, int32_t n_spa
 
 #define PAIRS 64                   /* angles unzipped at a time, for all heads */
 
-static void rotate_halves(float *restrict a, float *restrict b, const float *cosine, const float *sine, int32_t n)
-{
-    for (int32_t p = 0; p < n; p++) {
-        const float x = a[p], y = b[p];
-        a[p] = x * cosine[p] - y * sine[p];
-        b[p] = x * sine[p] + y * cosine[p];
-    }
-}
-
-static void rotate_pairs(float *x, const float *cosine, const float *sine, int32_t n)
-{
-    for (int32_t p = 0; p < n; p++) {
-        const float a = x[2 * p], b = x[2 * p + 1];
-        x[2 * p] = a * cosine[p] - b * sine[p];
-        x[2 * p + 1] = a * sine[p] + b * cosine[p];
-    }
-}
-
 static void rope_rows(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const rope_job *j = arg;
     float cosine[PAIRS], sine[PAIRS];
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++) {
+        float *heads = j->x + i * j->n_head * j->head_dim;
+        for (int32_t h = 0; h < j->n_head && j->norm; h++) {
+            float *x = heads + (int64_t)h * j->head_dim;
+            j->kernels->rms_norm(x, x, j->norm, j->head_dim, j->eps);
+        }
         for (int32_t first = 0; first < j->n_pairs; first += PAIRS) {
             const int32_t n = (int32_t)lmk_min(PAIRS, j->n_pairs - first);
             const float *cs = j->cs + (i * j->n_pairs + first) * 2;
@@ -183,19 +173,26 @@ static void rope_rows(void *arg, int64_t begin, int64_t end, int thread)
                 sine[p] = cs[2 * p + 1];
             }
             for (int32_t h = 0; h < j->n_head; h++) {
-                float *x = j->x + (i * j->n_head + h) * j->head_dim;
+                float *x = heads + (int64_t)h * j->head_dim;
                 if (j->pairing == LMK_ROPE_HALVES)
-                    rotate_halves(x + first, x + first + j->n_pairs, cosine, sine, n);
+                    j->kernels->rotate_halves(x + first, x + first + j->n_pairs, cosine, sine, n);
                 else
-                    rotate_pairs(x + 2 * first, cosine, sine, n);
+                    j->kernels->rotate_pairs(x + 2 * first, cosine, sine, n);
             }
         }
+    }
 }
 
 void lmk_rope(lmk_ctx *c, float *x, const float *cs, int64_t n, int32_t n_head, int32_t head_dim, int32_t n_pairs,
               int32_t pairing)
 {
-    (void)c;
-    rope_job job = { .x = x, .cs = cs, .n_head = n_head, .head_dim = head_dim, .n_pairs = n_pairs, .pairing = pairing };
+    lmk_norm_rope(c, x, NULL, 0.0f, cs, n, n_head, head_dim, n_pairs, pairing);
+}
+
+void lmk_norm_rope(lmk_ctx *c, float *x, const float *w, float eps, const float *cs, int64_t n, int32_t n_head, int32_t head_dim,
+                   int32_t n_pairs, int32_t pairing)
+{
+    rope_job job = { .kernels = c->kernels, .x = x, .cs = cs, .norm = w, .eps = eps, .n_head = n_head, .head_dim = head_dim,
+                     .n_pairs = n_pairs, .pairing = pairing };
     lmk_parallel(lmk_threads(), n, grain((int64_t)n_head * head_dim), rope_rows, &job);
 }

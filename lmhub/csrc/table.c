@@ -46,6 +46,7 @@ static lmk_api api = {
     .linear_add = lmk_linear_add,
     .linear_gated = lmk_linear_gated,
     .linear_experts_gated = lmk_linear_experts_gated,
+    .norm_rope = lmk_norm_rope,
 };
 
 uintptr_t lmk_table(void)

@@ -21,7 +21,7 @@
 
 /* cdef: begin */
 #define LMK_ABI_MAJOR 1
-#define LMK_ABI_MINOR 6
+#define LMK_ABI_MINOR 7
 
 #define LMK_ABORTED 1              /* a forward's return value when abort was asked for between layers; no cache moved */
 
@@ -168,6 +168,10 @@ typedef struct lmk_api {
                         int64_t n);
     int (*linear_experts_gated)(lmk_ctx *c, float *y, const lmk_weight *gate, const lmk_weight *up, int32_t activation,
                                 const float *x, int per_slot, const lmk_route *r);
+
+    /* since 1.7: rms_norm of every head by w (head_dim), then rope, in one pass */
+    void (*norm_rope)(lmk_ctx *c, float *x, const float *w, float eps, const float *cs, int64_t n, int32_t n_head,
+                      int32_t head_dim, int32_t n_pairs, int32_t pairing);
 } lmk_api;
 
 /* One translation unit per plugin: the pointer is set once by lmk_bind, which the core's native.bind() calls. */

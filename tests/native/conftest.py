@@ -172,6 +172,12 @@ class Kernels:
         API.rope(self.c, self.floats(y), self.floats(cs), len(x), n_head, head_dim, cs.shape[1], pairing)
         return y
 
+    def norm_rope(self, x: Floats, w: Floats, eps: float, cs: Floats, n_head: int, pairing: int) -> Floats:
+        y = x.copy()
+        to, angles, norm = self.floats(y), self.floats(cs), self.floats(w)
+        API.norm_rope(self.c, to, norm, eps, angles, len(x), n_head, len(w), cs.shape[1], pairing)
+        return y
+
     def spans(self, states: Sequence[Any], counts: Sequence[int]) -> Any:
         """`lmk_span[]` that appends counts[i] rows to states[i], whose n_tokens is where they go."""
         spans, row = FFI.new("lmk_span[]", len(states)), 0

@@ -132,6 +132,30 @@ def test_angles_come_from_the_absolute_position_in_double(ops: Any) -> None:
 
 
 @pytest.mark.parametrize("pairing", [0, 1], ids=["halves", "pairs"])
+@pytest.mark.parametrize(("n_pairs", "head_dim"), [(5, 16), (8, 16), (40, 90), (64, 128), (100, 256)])
+def test_norm_and_rope_in_one_pass(
+    pairing: int,
+    n_pairs: int,
+    head_dim: int,
+    levels: tuple[str, ...],
+    kernels: Any,
+    rng: np.random.Generator,
+    thread_counts: Any,
+) -> None:
+    n, n_head = 70, 3
+    x, w = rng.standard_normal((n, n_head * head_dim), np.float32), rng.uniform(0.5, 1.5, head_dim).astype(np.float32)
+    cs = rng.standard_normal((n, n_pairs, 2), np.float32)
+    found = []
+    for level in levels:
+        ops = kernels(level)
+        want = ops.rope(ops.rms_norm(x.reshape(-1, head_dim), w, 1e-6).reshape(x.shape), cs, n_head, pairing)
+        for _ in thread_counts():
+            found.append(ops.norm_rope(x, w, 1e-6, cs, n_head, pairing))
+            assert found[-1].tobytes() == want.tobytes(), level
+    assert same_bits(found)
+
+
+@pytest.mark.parametrize("pairing", [0, 1], ids=["halves", "pairs"])
 @pytest.mark.parametrize("n_pairs", [8, 5])
 def test_rope(pairing: int, n_pairs: int, levels: tuple[str, ...], kernels: Any, rng: np.random.Generator) -> None:
     n, n_head, head_dim = 6, 3, 16

@@ -55,8 +55,8 @@ static void remember(const gemma_model *m, const gemma_layer *l, step *s, float 
     lmk_ctx *c = s->c;
     const int64_t n = s->n, hd = l->head_dim;
     if (m->value_norm) lmk->rms_norm(c, v, l->attn_v.data ? v : k, m->value_norm, n * l->n_kv, hd, m->rms_eps);
-    lmk->rms_norm(c, k, k, l->attn_k_norm, n * l->n_kv, hd, m->rms_eps);
-    lmk->rope(c, k, s->cs[l->is_full], n, l->n_kv, l->head_dim, m->rope[l->is_full].n_pairs, LMK_ROPE_HALVES);
+    lmk->norm_rope(c, k, l->attn_k_norm, m->rms_eps, s->cs[l->is_full], n, l->n_kv, l->head_dim, m->rope[l->is_full].n_pairs,
+                   LMK_ROPE_HALVES);
     lmk->kv_append(c, l->cache, s->spans + l->group * s->n_spans, s->n_spans, k, v);
 }
 
@@ -74,8 +74,8 @@ static int attention(const gemma_model *m, const gemma_layer *l, step *s)
     const lmk_weight *const w[] = { &l->attn_q, &l->attn_k, &l->attn_v };
     if (lmk->linear_many(c, y, w, l->attn_v.data ? 3 : l->attn_k.data ? 2 : 1, s->h, n)) return -1;
 
-    lmk->rms_norm(c, q, q, l->attn_q_norm, n * l->n_head, hd, m->rms_eps);
-    lmk->rope(c, q, s->cs[l->is_full], n, l->n_head, l->head_dim, m->rope[l->is_full].n_pairs, LMK_ROPE_HALVES);
+    lmk->norm_rope(c, q, l->attn_q_norm, m->rms_eps, s->cs[l->is_full], n, l->n_head, l->head_dim, m->rope[l->is_full].n_pairs,
+                   LMK_ROPE_HALVES);
     if (l->attn_k.data) remember(m, l, s, k, v);
     lmk->attend(c, o, q, l->cache, s->reads + l->group * s->n_reads, s->n_reads, l->n_head, m->attn_scale, window);
 

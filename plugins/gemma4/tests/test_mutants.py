@@ -17,6 +17,16 @@ VALUES_FROM = "if (m->value_norm) lmk->rms_norm(c, v, l->attn_v.data ? v : k, m-
 VALUES_NORMED = f"    {VALUES_FROM} n * l->n_kv, hd, m->rms_eps);\n"
 KEYS_NORMED = "    lmk->rms_norm(c, k, k, l->attn_k_norm, n * l->n_kv, hd, m->rms_eps);\n"
 QUERIES_NORMED = "    lmk->rms_norm(c, q, q, l->attn_q_norm, n * l->n_head, hd, m->rms_eps);\n"
+KEYS_ROTATED, QUERIES_ROTATED = (
+    f"    lmk->rope(c, {s}, s->cs[l->is_full], n, l->{heads}, l->head_dim, m->rope[l->is_full].n_pairs, "
+    "LMK_ROPE_HALVES);\n"
+    for s, heads in (("k", "n_kv"), ("q", "n_head"))
+)
+KEYS, QUERIES = (
+    f"    lmk->norm_rope(c, {s}, l->attn_{s}_norm, m->rms_eps, s->cs[l->is_full], n, l->{heads}, l->head_dim, "
+    "m->rope[l->is_full].n_pairs,\n                   LMK_ROPE_HALVES);\n"
+    for s, heads in (("k", "n_kv"), ("q", "n_head"))
+)
 EMBEDDING_SCALED = "    scale(s, s->x, n * d, sqrtf((float)d));\n"
 OWN_INPUTS = "    if (m->n_per_layer && own_inputs(m, s, tokens)) return -1;\n"
 OWN_INPUT = "        if (m->n_per_layer && own_input(m, il, s)) return -1;\n"
@@ -42,14 +52,14 @@ model, hparams = partial(Mutant, file="lmhub_gemma4/model.py"), partial(Mutant, 
 
 MUTANTS = (
     Mutant("embedding not scaled", EMBEDDING_SCALED, ""),
-    Mutant("queries not normed", QUERIES_NORMED, ""),
-    Mutant("keys not normed", KEYS_NORMED, ""),
+    Mutant("queries not normed", QUERIES, QUERIES_ROTATED),
+    Mutant("keys not normed", KEYS, KEYS_ROTATED),
     Mutant("values not normed", VALUES_FROM, VALUES_FROM.replace("m->value_norm", "0", 1), "e2b"),
-    Mutant("values from normed keys", VALUES_NORMED + KEYS_NORMED, KEYS_NORMED + VALUES_NORMED),
+    Mutant("values from normed keys", VALUES_NORMED + KEYS, KEYS_NORMED + VALUES_NORMED + KEYS_ROTATED),
     Mutant("values from rotated keys", "    lmk->kv_append(", VALUES_NORMED + "    lmk->kv_append("),
     Mutant("values of gemma3 normed", VALUES_FROM, "lmk->rms_norm(c, v, v, l->attn_k_norm,", "gemma3"),
-    Mutant("keys not rotated", *off("lmk->rope(c, k,")),
-    Mutant("queries not rotated", *off("lmk->rope(c, q,")),
+    Mutant("keys not rotated", KEYS, KEYS_NORMED),
+    Mutant("queries not rotated", QUERIES, QUERIES_NORMED),
     Mutant("neighbours rotated", "LMK_ROPE_HALVES", "LMK_ROPE_PAIRS"),
     Mutant("one rotation for all", "s->cs[l->is_full]", "s->cs[0]", "gemma3"),
     Mutant("rotations swapped", "s->cs[l->is_full]", "s->cs[!l->is_full]", "gemma3"),

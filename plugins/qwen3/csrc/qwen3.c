@@ -60,10 +60,8 @@ static int attention(const qwen3_model *m, int32_t il, step *s)
     lmk->rms_norm(c, s->h, s->x, l->attn_norm, n, m->n_embd, m->rms_eps);
     if (project(l, s, H * hd, KV * hd, KV * m->value_dim)) return -1;
 
-    lmk->rms_norm(c, s->q, s->q, l->attn_q_norm, n * H, hd, m->rms_eps);
-    lmk->rms_norm(c, s->k, s->k, l->attn_k_norm, n * KV, hd, m->rms_eps);
-    lmk->rope(c, s->q, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
-    lmk->rope(c, s->k, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+    lmk->norm_rope(c, s->q, l->attn_q_norm, m->rms_eps, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+    lmk->norm_rope(c, s->k, l->attn_k_norm, m->rms_eps, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
 
     lmk->kv_append(c, il, s->spans, s->n_spans, s->k, s->v);
     lmk->attend(c, s->o, s->q, il, s->spans, s->n_spans, m->n_head, 1.0f / sqrtf((float)hd), 0);

@@ -31,21 +31,25 @@ ROTATIONS = """\
     lmk->rope(c, s->q, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
     lmk->rope(c, s->k, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
 """
+BOTH = """\
+    lmk->norm_rope(c, s->q, l->attn_q_norm, m->rms_eps, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+    lmk->norm_rope(c, s->k, l->attn_k_norm, m->rms_eps, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+"""
 RESIDUAL = "return lmk->linear_add(c, s->x, &l->attn_output,"
 
 shared = partial(Mutant, file="lmk_ffn.h")
 
 MUTANTS = (
-    Mutant("norms after the rotation", NORMS + ROTATIONS, ROTATIONS + NORMS),
-    Mutant("no query norm", NORMS.splitlines()[0], ""),
-    Mutant("no key norm", NORMS.splitlines()[1], ""),
+    Mutant("norms after the rotation", BOTH, ROTATIONS + NORMS),
+    Mutant("no query norm", BOTH.splitlines()[0], ROTATIONS.splitlines()[0]),
+    Mutant("no key norm", BOTH.splitlines()[1], ROTATIONS.splitlines()[1]),
     Mutant("neighbours rotated", "LMK_ROPE_HALVES", "LMK_ROPE_PAIRS"),
-    Mutant("keys not rotated", ROTATIONS.splitlines()[1], ""),
+    Mutant("keys not rotated", BOTH.splitlines()[1], NORMS.splitlines()[1]),
     Mutant("no YaRN magnitude", "m->rope_magnitude", "1.0"),
     Mutant("scale of d / H", "sqrtf((float)hd)", "sqrtf((float)m->n_embd / H)"),
     Mutant("no scale", "1.0f / sqrtf((float)hd)", "1.0f"),
     Mutant("another eps", "l->attn_norm, n, m->n_embd, m->rms_eps", "l->attn_norm, n, m->n_embd, 1e-6f"),
-    Mutant("another eps for heads", "n * H, hd, m->rms_eps", "n * H, hd, 1e-6f"),
+    Mutant("another eps for heads", "l->attn_q_norm, m->rms_eps", "l->attn_q_norm, 1e-6f"),
     Mutant("attention norm for the feed-forward", "l->ffn_norm", "l->attn_norm"),
     Mutant("no norm before the head", "lmk->rms_norm(s->c, s->h, s->x, m->output_norm, n,", "memcpy(s->h, s->x, n * "
            "m->n_embd * sizeof(float)); if (0) lmk->rms_norm(s->c, s->h, s->x, m->output_norm, n,"),

@@ -53,10 +53,8 @@ static int attention(const qwen35_model *m, const qwen35_layer *l, step *s)
     query_job job = { q, r, hd };
     lmk->parallel_for(c, n * H, 1 + 65536 / hd, take_queries, &job);
 
-    lmk->rms_norm(c, q, q, l->attn_q_norm, n * H, hd, m->rms_eps);
-    lmk->rms_norm(c, k, k, l->attn_k_norm, n * KV, hd, m->rms_eps);
-    lmk->rope(c, q, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
-    lmk->rope(c, k, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+    lmk->norm_rope(c, q, l->attn_q_norm, m->rms_eps, s->cs, n, m->n_head, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
+    lmk->norm_rope(c, k, l->attn_k_norm, m->rms_eps, s->cs, n, m->n_kv, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);
 
     lmk->kv_append(c, l->cache, s->spans, s->n_spans, k, v);
     lmk->attend(c, o, q, l->cache, s->spans, s->n_spans, m->n_head, m->attn_scale, 0);

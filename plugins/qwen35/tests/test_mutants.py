@@ -19,6 +19,11 @@ ROPE_Q, ROPE_K = (
     f"    lmk->rope(c, {s}, s->cs, n, m->n_{h}, m->head_dim, m->n_pairs, LMK_ROPE_HALVES);\n"
     for s, h in (("q", "head"), ("k", "kv"))
 )
+BOTH_Q, BOTH_K = (
+    f"    lmk->norm_rope(c, {s}, l->attn_{s}_norm, m->rms_eps, s->cs, n, m->n_{h}, m->head_dim, m->n_pairs, "
+    "LMK_ROPE_HALVES);\n"
+    for s, h in (("q", "head"), ("k", "kv"))
+)
 O_NORM, O_GATE = (
     "    lmk->rms_norm(c, o, o, l->ssm_norm, n * m->n_v, S, m->rms_eps);\n",
     "    lmk->silu_mul(c, o, z, o, n, V, V);\n",
@@ -35,9 +40,9 @@ hparams = partial(Mutant, file="lmhub_qwen35/hparams.py")
 model = partial(Mutant, file="lmhub_qwen35/model.py")
 
 MUTANTS = (
-    Mutant("norms after the rotation", NORM_Q + NORM_K + ROPE_Q + ROPE_K, ROPE_Q + ROPE_K + NORM_Q + NORM_K),
+    Mutant("norms after the rotation", BOTH_Q + BOTH_K, ROPE_Q + ROPE_K + NORM_Q + NORM_K),
     Mutant("neighbours rotated", "LMK_ROPE_HALVES", "LMK_ROPE_PAIRS"),
-    Mutant("keys not rotated", *off(ROPE_K)),
+    Mutant("keys not rotated", BOTH_K, NORM_K),
     Mutant("gate for the query", SECOND_HALF, SECOND_HALF + " + j->dim"),
     Mutant("q and gate as two halves", SECOND_HALF, "j->r + i / 4 * 8 * j->dim + i % 4 * j->dim"),
     Mutant("query for the gate", "o, r + hd, n * H", "o, r, n * H"),
