@@ -91,7 +91,7 @@ static void add_range(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const rows_job *j = arg;
-    for (int64_t i = begin; i < end; i++) j->y[i] += j->x[i];
+    j->c->kernels->add(j->y + begin, j->y + begin, j->x + begin, end - begin);
 }
 
 void lmk_add(lmk_ctx *c, float *y, const float *x, int64_t count)
@@ -104,8 +104,7 @@ static void bias_rows(void *arg, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
     const rows_job *j = arg;
-    for (int64_t i = begin; i < end; i++)
-        for (int64_t d = 0; d < j->dim; d++) j->y[i * j->dim + d] += j->w[d];
+    for (float *y = j->y + begin * j->dim; y < j->y + end * j->dim; y += j->dim) j->c->kernels->add(y, y, j->w, j->dim);
 }
 
 void lmk_add_bias(lmk_ctx *c, float *y, const float *b, int64_t n, int64_t dim)
